@@ -88,8 +88,9 @@ pub struct Drain {
 }
 
 impl Cell {
-    /// Drains the cell: executord accepts no new containers and stops the existing ones; at the deadline it kills the
-    /// rest. The drain begins with the first call of [`Drain::next`], and continues if no client follows it.
+    /// Drains the cell: executord accepts no new containers and stops the existing ones; at the deadline executord
+    /// kills the remaining containers. The drain begins with the first call of [`Drain::next`], and continues if no
+    /// client follows it.
     ///
     /// # Errors
     /// Returns an error if the deadline is too long for the interface.
@@ -129,8 +130,8 @@ impl Drain {
     /// Returns the next progress message, or `None` after the last one.
     ///
     /// # Errors
-    /// Returns [`Code::Aborted`] if [`Cell::undrain`] ended the drain, or another error if executord is unavailable for
-    /// too long.
+    /// Returns [`Code::Aborted`] if [`Cell::undrain`] cancelled the drain, or another error if executord is unavailable
+    /// for too long.
     pub async fn next(&mut self) -> Result<Option<DrainResponse>, Error> {
         loop {
             let begun = Instant::now();

@@ -118,7 +118,7 @@ impl Client {
     /// Returns true if executord is serving, by the gRPC health protocol.
     ///
     /// # Errors
-    /// Returns an error if executord does not answer.
+    /// Returns an error if executord does not respond.
     pub async fn is_serving(&self) -> Result<bool, Error> {
         let request = HealthCheckRequest { service: String::new() };
         let answer = HealthClient::new(self.channel()).check(request).await;
@@ -142,8 +142,8 @@ impl Client {
         answer.map(Response::into_inner).map_err(|status| self.error(&status))
     }
 
-    /// Repeats a call until executord answers, also if the connection breaks or executord restarts. Only for calls that
-    /// are safe to repeat. The call is repeated after each status for which `away` returns true.
+    /// Repeats a call until executord responds, also if the connection breaks or executord restarts. Only for calls
+    /// that are safe to repeat. The call is repeated after each status for which `away` returns true.
     pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,

@@ -51,7 +51,7 @@ impl Events {
                     return Ok(response);
                 }
                 // executord ends this stream only when it shuts down.
-                Ok(None) => Status::unavailable("the stream ended"),
+                Ok(None) => Status::unavailable("executord closed the event stream"),
                 Err(status) => status,
             };
             self.stream = None;

@@ -70,7 +70,7 @@ impl Exec {
     pub async fn next(&mut self) -> Result<Executed, Error> {
         loop {
             let answer = self.answers.message().await.map_err(|status| self.client.error(&status))?;
-            return Ok(match answer.ok_or(Error::Incomplete("the end of the process"))?.part {
+            return Ok(match answer.ok_or(Error::Incomplete("the exit of the process"))?.part {
                 Some(Part::Started(started)) => Executed::Started { pid: started.pid },
                 Some(Part::Stdout(bytes)) => Executed::Stdout(bytes),
                 Some(Part::Stderr(bytes)) => Executed::Stderr(bytes),
@@ -87,7 +87,7 @@ impl Exec {
     /// Returns an error if the connection broke.
     pub async fn detach(mut self) -> Result<(), Error> {
         self.input.detach().await;
-        // The call ends once executord has detached.
+        // The call completes once executord has detached.
         while self.answers.message().await.map_err(|status| self.client.error(&status))?.is_some() {}
         Ok(())
     }

@@ -24,7 +24,7 @@ pub enum Output {
     Skipped(SkippedOutput),
 }
 
-/// Stream of outputs.
+/// Stream of a container's captured files and skipped entries.
 pub struct OutputStream {
     client: Client,
     stream: Streaming<GetOutputsResponse>,
@@ -101,7 +101,7 @@ impl Client {
 }
 
 impl OutputStream {
-    /// Returns the next part, or `None` at the end.
+    /// Returns the next part, or `None` at the end of the stream.
     ///
     /// # Errors
     /// Returns an error if the connection broke.
@@ -125,7 +125,7 @@ impl Archive {
         &self.stat
     }
 
-    /// Returns the next piece of the archive, or `None` at the end.
+    /// Returns the next piece of the archive, or `None` at the end of the archive.
     ///
     /// # Errors
     /// Returns an error if the connection broke or an entry could not be read.

@@ -162,6 +162,6 @@ mod tests {
         assert_eq!(second.next().await.unwrap(), "b");
         assert_eq!(second.next().await.unwrap(), "End");
         drop((first, second, queue));
-        assert!(!input.send(b"c".to_vec()).await, "the call is over");
+        assert!(!input.send(b"c".to_vec()).await, "the call has completed");
     }
 }

@@ -26,7 +26,7 @@
 //! **Other machines.** [`Client::connect_tls`] connects over TCP with mutual TLS, with a certificate that executord's
 //! configuration names.
 //!
-//! **Timeouts.** A call waits as long as executord takes to answer. If the connection is broken, a call waits
+//! **Timeouts.** A call waits as long as executord takes to respond. If the connection is broken, a call waits
 //! [`DEFAULT_PATIENCE`] for executord. A caller with its own deadline uses `tokio::time::timeout`; methods that are
 //! cancel safe document this.
 //!

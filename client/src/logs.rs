@@ -27,7 +27,7 @@ impl Client {
 }
 
 impl Logs {
-    /// Returns the next entry or gap, or `None` at the end. This method is cancel safe.
+    /// Returns the next entry or gap, or `None` at the end of the log. This method is cancel safe.
     ///
     /// # Errors
     /// Returns an error if there is no such container or executord is unavailable for too long.

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 /// First pause between two attempts; later pauses grow.
-const PAUSE_FIRST: Duration = Duration::from_millis(1);
+const DELAY_MIN: Duration = Duration::from_millis(1);
 /// Maximum pause between two attempts.
-const PAUSE_LONGEST: Duration = Duration::from_secs(1);
+const DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// Returns true if this client created the status because the connection broke. The outcome of the call is then
 /// unknown.
@@ -28,7 +28,7 @@ pub(crate) fn is_away(status: &Status) -> bool {
     is_lost(status) || status.code() == Code::Unavailable
 }
 
-/// Measures how long executord has not answered, and pauses between attempts for increasing times.
+/// Measures the time without a response of executord, and pauses between attempts for increasing times.
 ///
 /// The daemon's own retries (`executor_core::backoff`) never give up, and this crate does not depend on executor-core.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Patience {
 
     /// Resets the clock if the failed attempt began long ago, because the attempt had a connection until it failed.
     pub(crate) fn since(&mut self, begun: Instant) {
-        if begun.elapsed() > PAUSE_LONGEST {
+        if begun.elapsed() > DELAY_MAX {
             self.reset();
         }
     }
@@ -62,7 +62,7 @@ impl Patience {
         if now.duration_since(silent_since) >= self.longest {
             return false;
         }
-        self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_LONGEST);
+        self.pause = (self.pause * 2).clamp(DELAY_MIN, DELAY_MAX);
         tokio::time::sleep(self.pause).await;
         true
     }
@@ -85,7 +85,7 @@ mod tests {
             attempts += 1;
         }
         let waited = begun.elapsed();
-        assert!(waited >= LONGEST && waited < LONGEST + PAUSE_LONGEST, "{waited:?}");
+        assert!(waited >= LONGEST && waited < LONGEST + DELAY_MAX, "{waited:?}");
         assert!((30..60).contains(&attempts), "{attempts}");
     }
 
@@ -100,7 +100,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5)).await;
         while patience.pause().await {}
         patience.since(begun);
-        assert!(patience.pause().await, "an attempt of seconds had a connection");
+        assert!(patience.pause().await, "an attempt that lasts seconds had a connection");
     }
 
     #[test]

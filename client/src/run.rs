@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::retry::is_lost;
 use crate::secret::Secret;
 
-/// A request for a container. It prints no secret, and wipes its secrets when it is dropped.
+/// A request for a container. A [`Run`] prints no secret, and wipes its secrets on drop.
 ///
 /// A field that has no method here is set on the message itself ([`Run::message_mut`]).
 ///
@@ -344,7 +344,7 @@ impl From<RunRequest> for Run {
 /// Result of a [`Run`].
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// The container.
+    /// The container at the time of the response.
     pub container: Container,
     /// True if this call created the container; false if an earlier call with the same request created it.
     pub created: bool,

@@ -27,8 +27,8 @@ use tonic::codegen::http::Uri;
 use crate::address::{Tls, host_and_port};
 
 /// Time limit for connecting, including the handshake.
-const TIME: Duration = Duration::from_secs(10);
-/// Size of the read-ahead buffer, in bytes. Filling the buffer shows that executord answers.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Size of the read-ahead buffer, in bytes. Filling the buffer shows that executord responds.
 const AHEAD: usize = 64;
 
 /// Stream of a client connection.
@@ -69,8 +69,8 @@ impl Service<Uri> for Connector {
     fn call(&mut self, _: Uri) -> Self::Future {
         let Self { address, tls } = self.clone();
         Box::pin(async move {
-            let late = |_| TlsError::Tls(format!("no response within {} s", TIME.as_secs()));
-            timeout(TIME, connect(&address, &tls)).await.map_err(late)?
+            let late = |_| TlsError::Tls(format!("no response within {} s", CONNECT_TIMEOUT.as_secs()));
+            timeout(CONNECT_TIMEOUT, connect(&address, &tls)).await.map_err(late)?
         })
     }
 }
@@ -145,24 +145,24 @@ fn reason(error: &rustls::Error, tls: &Tls, name: &str) -> String {
             AlertDescription::UnsupportedCertificate => {
                 format!("{own} is not for clients: its extended key usage lacks clientAuth")
             }
-            AlertDescription::ProtocolVersion => "it does not support TLS 1.3".to_owned(),
+            AlertDescription::ProtocolVersion => "executord does not support TLS 1.3".to_owned(),
             other => format!("executord refused {own} (TLS alert {other:?})"),
         },
         rustls::Error::InvalidCertificate(why) => match why {
-            CertificateError::UnknownIssuer => format!("its certificate is not signed by a CA of {ca}"),
+            CertificateError::UnknownIssuer => format!("executord's certificate is not signed by a CA of {ca}"),
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                "its certificate is expired".to_owned()
+                "executord's certificate is expired".to_owned()
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "its certificate is not valid yet".to_owned()
+                "executord's certificate is not valid yet".to_owned()
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                format!("its certificate is not for {name:?}; set the server name to a name in the certificate")
+                format!("executord's certificate is not for {name:?}; set the server name to a name in the certificate")
             }
             CertificateError::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
-                "its certificate is a CA certificate (CA:TRUE); executord needs a server certificate".to_owned()
+                "executord's certificate is a CA certificate (CA:TRUE); a server certificate is required".to_owned()
             }
-            other => format!("its certificate is not accepted: {other}"),
+            other => format!("executord's certificate is not accepted: {other}"),
         },
         other => format!("the TLS handshake failed: {other}"),
     }

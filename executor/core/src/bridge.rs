@@ -175,7 +175,7 @@ fn parse_ipv4(text: &str) -> Result<Ipv4Net, String> {
     let net: Ipv4Net = text.parse().map_err(|_| "use an IPv4 network, for example 10.62.0.0/16".to_owned())?;
     check_prefix(net.prefix_len(), &IPV4_PREFIXES)?;
     if net.addr() != net.network() {
-        return Err(format!("has bits beyond its prefix; use {}", net.trunc()));
+        return Err(format!("has host bits set; use {}", net.trunc()));
     }
     let ip = net.network();
     if ip.is_loopback() || ip.is_multicast() || ip.is_link_local() || ip.is_unspecified() || ip.octets()[0] >= 240 {
@@ -188,7 +188,7 @@ fn parse_ipv6(text: &str) -> Result<Ipv6Net, String> {
     let net: Ipv6Net = text.parse().map_err(|_| "use an IPv6 network, for example fd00:62::/64".to_owned())?;
     check_prefix(net.prefix_len(), &IPV6_PREFIXES)?;
     if net.addr() != net.network() {
-        return Err(format!("has bits beyond its prefix; use {}", net.trunc()));
+        return Err(format!("has host bits set; use {}", net.trunc()));
     }
     let ip = net.network();
     if ip.is_multicast() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.to_ipv4_mapped().is_some() {
@@ -314,7 +314,7 @@ mod tests {
                 "networks.a-name-that-is-long.interface = ex-a-name-that-is-long: use at most 15 letters, digits, `_`, \
                  `.` and `-`, and no leading `.`",
                 "networks.a-name-that-is-long.ipv6 = x: use an IPv6 network, for example fd00:62::/64",
-                "networks.b.ipv4 = 10.1.0.1/16: has bits beyond its prefix; use 10.1.0.0/16",
+                "networks.b.ipv4 = 10.1.0.1/16: has host bits set; use 10.1.0.0/16",
                 "networks.b.ipv6 = fe80::/64: is not a range of unicast addresses",
                 "networks.b.mtu = 1000: use 1280 to 65535, or 0 for the MTU of the host's default route",
             ]

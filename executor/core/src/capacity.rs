@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(refused.to_string(), "not enough disk (bytes): requested 8, available 7 of 7");
         assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1, disk_bytes: 7 });
         account.change(&c, amount(3));
-        assert_eq!(account.remaining().memory_bytes, 6, "an id without a reservation is ignored");
+        assert_eq!(account.remaining().memory_bytes, 6, "update of an id without a reservation has no effect");
         account.adopt(&c, amount(100));
         assert_eq!(account.remaining().memory_bytes, 0);
         account.change(&c, amount(2).most(&amount(1)));

@@ -208,11 +208,11 @@ fn find<'a>(name: &str, sources: &'a [LocatedCdiFile]) -> Result<(&'a LocatedCdi
     let last = found.iter().map(|(source, _)| source.directory).max();
     let mut found = found.into_iter().filter(|(source, _)| Some(source.directory) == last);
     let Some((source, device)) = found.next() else {
-        return Err(NotFound.because(format!("`{name}`: no CDI file describes it")));
+        return Err(NotFound.because(format!("no CDI file describes `{name}`")));
     };
     if let Some((other, _)) = found.next() {
         let (one, other) = (source.path.display(), other.path.display());
-        let why = format!("`{name}`: two CDI files in the same directory describe it: {one} and {other}");
+        let why = format!("two CDI files in the same directory describe `{name}`: {one} and {other}");
         return Err(Conflict.because(why));
     }
     Ok((source, device))

@@ -16,7 +16,7 @@ pub struct CpuList(Vec<(u32, u32)>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCpuList {
     /// The list is too long; holds its length in bytes.
-    #[error("has {0} bytes; at most {CPU_LIST_MAX} are allowed")]
+    #[error("is {0} bytes; the maximum is {CPU_LIST_MAX}")]
     Long(usize),
     /// An entry that is neither a number nor a range.
     #[error("{0:?} is not a number or a range; use a list such as 0-3,7, with numbers up to {HIGHEST}")]

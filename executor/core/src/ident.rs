@@ -27,7 +27,7 @@ pub struct ContainerId(String);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadContainerId {
     /// The id is empty or too long; holds its length.
-    #[error("has {0} bytes; 1 to {CONTAINER_ID_MAX} are allowed")]
+    #[error("is {0} bytes; 1 to {CONTAINER_ID_MAX} are allowed")]
     Length(usize),
     /// The id has characters that are not safe in a path.
     #[error("may only contain letters, digits, `.`, `_` and `-`, and must begin with a letter or a digit")]

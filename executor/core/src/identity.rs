@@ -196,7 +196,7 @@ impl IdentitySettings {
         }
         let mut found = Vec::new();
         if id.len() > COMMON_NAME_MAX {
-            let why = format!("has {} bytes; with an identity, at most {COMMON_NAME_MAX} are allowed", id.len());
+            let why = format!("is {} bytes; with an identity, the maximum is {COMMON_NAME_MAX}", id.len());
             found.push(Violation::new("id", TooLong.because(why)));
         }
         if let Some(ttl) = ttl_seconds
@@ -261,7 +261,7 @@ fn check_list(
 
 fn check_unit(unit: &str) -> Result<(), FieldFault> {
     if unit.is_empty() || unit.chars().count() > COMMON_NAME_MAX || unit.len() > 4 * COMMON_NAME_MAX {
-        let why = format!("has {} characters; 1 to {COMMON_NAME_MAX} are allowed", unit.chars().count());
+        let why = format!("is {} characters; 1 to {COMMON_NAME_MAX} are allowed", unit.chars().count());
         return Err(TooLong.because(why));
     }
     match unit.chars().find(|c| is_harmful(*c) || UNIT_DELIMITERS.contains(*c)) {
@@ -306,7 +306,7 @@ fn check_trust_domain(domain: &str) -> Result<(), FieldFault> {
 /// Returns the trust domain of a SPIFFE ID of a workload (SPIFFE-ID, section 2; X509-SVID, section 2).
 fn trust_domain(id: &str) -> Result<&str, FieldFault> {
     if id.len() > SPIFFE_ID_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {SPIFFE_ID_MAX} are allowed", id.len())));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {SPIFFE_ID_MAX}", id.len())));
     }
     let wrong = || InvalidFormat.because("must be spiffe://TRUST-DOMAIN/PATH, with segments of [A-Za-z0-9._-]");
     let (domain, path) = id.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;

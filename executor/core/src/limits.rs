@@ -12,7 +12,7 @@ pub const ARG_STRING_MAX: usize = 131_072;
 pub const ARG_TOTAL_MAX: usize = 2_000_000;
 /// Maximum total length of the paths of all files, in bytes.
 pub const FILE_PATHS_MAX: usize = 1 << 20;
-/// Maximum number of arguments, of variables, and of files.
+/// Maximum number of arguments. Variables and files have the same limit.
 pub const LIST_MAX: usize = 10_000;
 /// Permission bits that a secret file can have: no setuid, setgid or sticky bit.
 pub const MODE_MAX: u32 = 0o777;
@@ -48,9 +48,9 @@ pub const DEVICES_MAX: usize = 24;
 pub const DEVICE_DEPTH_MAX: usize = 4;
 /// Maximum number of device nodes and their parent directories in a container's /dev.
 pub const DEVICE_ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
-/// Maximum number of nodes, and of directories, of a privileged container with all devices of the host.
+/// Maximum number of device nodes in a privileged container with all host devices. Directories have the same limit.
 pub const HOST_DEVICES_MAX: usize = 4096;
-/// Maximum number of masked paths, and of read-only paths, of a container.
+/// Maximum number of masked paths in a container. Read-only paths have the same limit.
 pub const SYSTEM_PATHS_MAX: usize = 100;
 /// Maximum length of the name of an AppArmor profile, in bytes.
 pub const APPARMOR_PROFILE_MAX: usize = 1024;
@@ -60,7 +60,7 @@ pub const OOM_SCORE_MAX: i32 = 1000;
 pub const LOG_RATE_MAX: i64 = 1 << 50;
 /// Maximum number of rules of a container's egress.
 pub const EGRESS_RULES_MAX: usize = 1000;
-/// Maximum number of combinations of destination and ports in all rules of a container's egress.
+/// Maximum number of combinations of destination and ports in a container's egress rules.
 pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
 /// Maximum grace period, and maximum time limit of an executed process: 7 days. Kubernetes has pods with a day.
 pub const GRACE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);

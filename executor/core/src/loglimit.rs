@@ -13,7 +13,7 @@ use crate::logline::{Entry, Stream};
 use crate::plan::LogLimits;
 
 /// Time without a dropped entry after which an overage can end.
-const CALM: Duration = Duration::from_secs(1);
+const CALM_PERIOD: Duration = Duration::from_secs(1);
 /// Bucket units per byte or line: a rate of one per second adds one unit per nanosecond.
 const PARTS: i128 = 1_000_000_000;
 
@@ -100,7 +100,7 @@ impl LogLimiter {
         let since = now.saturating_sub(self.filled_at);
         self.filled_at = self.filled_at.max(now);
         self.bytes.iter_mut().chain(&mut self.lines).for_each(|bucket| bucket.fill(since));
-        let is_calm = self.dropped_at.is_some_and(|at| now.saturating_sub(at) >= CALM);
+        let is_calm = self.dropped_at.is_some_and(|at| now.saturating_sub(at) >= CALM_PERIOD);
         if is_calm && self.bytes.iter().chain(&self.lines).all(Bucket::is_full) {
             self.dropped_at = None;
         }
@@ -192,7 +192,7 @@ mod tests {
         let Decision::DropAndReport(words) = limiter.decide(Duration::ZERO, &entry) else { panic!() };
         assert_eq!(words, "app instance exceeded log rate limit (1 log-lines/sec)");
         let own = Entry { stream: Stream::Executor, ..entry };
-        assert_eq!(limiter.decide(Duration::ZERO, &own), Decision::Keep, "the executor's own");
+        assert_eq!(limiter.decide(Duration::ZERO, &own), Decision::Keep, "messages of the executor are kept");
     }
 
     #[test]
@@ -229,8 +229,8 @@ mod tests {
                     '.' => kept.push((now, length as u64)),
                     mark => {
                         let calm = last_drop.is_none_or(|at| now - at >= SECOND);
-                        proptest::prop_assert!(mark == 'x' || calm, "reported again within a second");
-                        proptest::prop_assert!(mark == '!' || reported > 0, "dropped and never reported");
+                        proptest::prop_assert!(mark == 'x' || calm, "the overage was reported again within a second");
+                        proptest::prop_assert!(mark == '!' || reported > 0, "dropped entries were not reported");
                         reported += u64::from(mark == '!');
                         last_drop = Some(now);
                     }

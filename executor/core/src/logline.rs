@@ -78,7 +78,7 @@ impl LogPosition {
 /// A line of a log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// An entry.
+    /// Output of a process, or a message of the executor.
     Entry(Entry<'a>),
     /// The position of the next line, and the reason why output before it may be missing.
     Place(Timestamp, LogPosition, Missing),
@@ -154,7 +154,7 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
 }
 
 /// Splits a stream of bytes into entries: at newlines, and after at most [`CHUNK_MAX`] bytes, on a UTF-8 boundary if
-/// there is one. Yields each piece, and true if a newline ended it.
+/// there is one. Yields each piece, and true if a newline terminated the piece.
 pub fn split(bytes: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

@@ -168,7 +168,11 @@ mod tests {
         assert_eq!(hosts(&plan(Network::Cni, named("web.example")), &addresses, ""), expected);
         let host = plan(Network::Host, named(""));
         assert_eq!(hosts(&host, &[], "10.0.0.1 db # web_1"), "10.0.0.1 db # web_1\n127.0.1.1 web_1\n");
-        assert_eq!(hosts(&host, &[], "10.0.0.1 db web_1\n"), "10.0.0.1 db web_1\n", "the name exists already");
+        assert_eq!(
+            hosts(&host, &[], "10.0.0.1 db web_1\n"),
+            "10.0.0.1 db web_1\n",
+            "a name that exists already is not added"
+        );
     }
 
     #[test]

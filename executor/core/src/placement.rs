@@ -353,7 +353,7 @@ mod tests {
         else {
             panic!("placed");
         };
-        assert!(violations[0].description.contains("below /etc/cf; at most 4066"), "{}", violations[0]);
+        assert!(violations[0].description.contains("below /etc/cf; the maximum is 4066"), "{}", violations[0]);
     }
 
     /// No path to a mount point may contain a symbolic link; the error names the link.

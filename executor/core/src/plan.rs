@@ -294,8 +294,8 @@ pub enum Layout {
     Writable,
 }
 
-/// A process to run in the container. The process of a single run action has the id `main`. In a tree of actions, the
-/// id of a process is the path of its run action.
+/// A process to run in the container. The process of a single run action has the id `main`. In an action tree, the id
+/// of a process is the path of its run action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedProcess {
     /// Process id, unique within the container.
@@ -335,7 +335,7 @@ pub const MAIN_PROCESS: &str = "main";
 /// All settings of a container that are not secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Container id.
+    /// Container id, unique on the node.
     pub id: ContainerId,
     /// Source of the root file system.
     pub rootfs: Rootfs,
@@ -426,7 +426,7 @@ pub struct Plan {
     pub termination_message: Option<TerminationMessage>,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
-    /// Downloads and uploads of the tree of actions, in the order of the tree.
+    /// Downloads and uploads of the action tree, in tree order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<PlannedTransfer>,
     /// Tree of actions with their order; unset for a single run action.

@@ -68,7 +68,7 @@ pub struct PreparedContainer {
     /// CNI network that the container is connected to.
     #[serde(default)]
     pub network: Option<Attached>,
-    /// Users and files of the processes in a tree of actions, in the order of the plan.
+    /// Users and files of an action tree's processes, in plan order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<PreparedStep>,
     /// Time at which the container was prepared.
@@ -128,7 +128,7 @@ pub struct ContainerRecord<P = Plan> {
     pub begun_at: Timestamp,
     /// State at the time of writing.
     pub state: State,
-    /// Identity of the shim.
+    /// Identity of the shim, which differs from that of a later process with the same id.
     pub shim: ProcessIdentity,
     /// Path of the cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,

@@ -83,7 +83,7 @@ pub fn check_provider_name(name: &str) -> Result<(), FieldFault> {
     match name.as_bytes() {
         [] => Err(Required.because("is empty")),
         all if all.len() > PROVIDER_MAX => {
-            Err(TooLong.because(format!("has {} bytes; at most {PROVIDER_MAX} are allowed", all.len())))
+            Err(TooLong.because(format!("is {} bytes; the maximum is {PROVIDER_MAX}", all.len())))
         }
         [first, rest @ ..]
             if is_word(*first) && rest.iter().all(|b| is_word(*b) || matches!(b, b'.' | b'_' | b'-')) =>
@@ -121,7 +121,7 @@ pub fn check_provider_token(token: &str) -> Result<(), FieldFault> {
         0 => Err(Required.because("is empty")),
         1..=PROVIDER_TOKEN_MAX if token.bytes().all(|b| b.is_ascii_graphic()) => Ok(()),
         1..=PROVIDER_TOKEN_MAX => Err(InvalidCharacter.because("may only contain visible ASCII characters")),
-        bytes => Err(TooLong.because(format!("has {bytes} bytes; at most {PROVIDER_TOKEN_MAX} are allowed"))),
+        bytes => Err(TooLong.because(format!("is {bytes} bytes; the maximum is {PROVIDER_TOKEN_MAX}"))),
     }
 }
 
@@ -141,7 +141,7 @@ fn check_version(version: &str) -> Result<(), FieldFault> {
 
 fn check_text(text: &str, most: usize) -> Result<(), FieldFault> {
     if text.len() > most {
-        return Err(TooLong.because(format!("has {} bytes; at most {most} are allowed", text.len())));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {most}", text.len())));
     }
     if text.chars().any(is_harmful) {
         return Err(InvalidCharacter.because("contains a control character or a bidirectional mark"));

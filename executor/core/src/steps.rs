@@ -1,8 +1,8 @@
 //! Decides which process of a tree of actions is started, cancelled or waited for next.
 //!
 //! This is a pure state machine: its input is events ([`Steps::ended`], [`Steps::expired`], ...), and its output is
-//! orders. The shim executes the orders by starting and signalling processes. The state machine reads no clock, because
-//! each event contains its time. The semantics are the same as in Cloud Foundry's executor (depot/steps):
+//! commands. The shim executes the commands by starting and signalling processes. The state machine reads no clock,
+//! because each event contains its time. The semantics are the same as in Cloud Foundry's executor (depot/steps):
 //!
 //! | action | ends | error |
 //! |---|---|---|
@@ -63,7 +63,7 @@ pub enum TransferEnd {
     Cancelled,
 }
 
-/// An order for the shim.
+/// A command for the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOrder {
     /// Start the process with this index.
@@ -89,7 +89,7 @@ pub enum StepOrder {
     },
 }
 
-/// A timer of a step. A later run of the same step ignores it.
+/// A timer of a step. A later run of the same step ignores the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timer {
     step: usize,

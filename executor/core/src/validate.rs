@@ -263,7 +263,7 @@ fn log_source_fault(log_source: &str) -> Option<FieldFault> {
         return None;
     }
     let reason = if log_source.len() > 64 { TooLong } else { InvalidCharacter };
-    Some(reason.because(format!("has {} bytes; at most 64 visible ASCII characters", log_source.len())))
+    Some(reason.because(format!("is {} bytes; use at most 64 visible ASCII characters", log_source.len())))
 }
 
 /// Checks names and values of labels or log tags.
@@ -283,7 +283,7 @@ fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mu
             let reason = if value.len() > 256 { TooLong } else { InvalidCharacter };
             report.add(
                 format!("{field}[{}]", shorten(name)),
-                reason.because(format!("the value has {} bytes; use at most 256, without NUL", value.len())),
+                reason.because(format!("the value is {} bytes; use at most 256, without NUL", value.len())),
             );
         }
     }
@@ -320,7 +320,7 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
 /// Checks the length and characters of an untrusted path.
 fn check_path(path: &str) -> Result<(), FieldFault> {
     if path.len() >= PATH_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1)));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {}", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
         return Err(InvalidCharacter.because("contains NUL or a newline"));

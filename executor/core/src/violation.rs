@@ -134,7 +134,7 @@ reasons! {
     Untrusted = "UNTRUSTED",
     /// The image has no signature that this node's configuration requires.
     Unsigned = "UNSIGNED",
-    /// The registry cannot be reached, is slow, or answers with a temporary error.
+    /// The registry cannot be reached, is slow, or responds with a temporary error.
     Unreachable = "UNREACHABLE",
     /// The registry refuses the request itself.
     Rejected = "REJECTED",

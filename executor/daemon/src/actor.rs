@@ -55,7 +55,7 @@ const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::fro
 
 /// Maximum time to wait until the ledger is on disk. After this time the container continues, and the ledger is written
 /// later.
-const DURABLE_WITHIN: Duration = Duration::from_secs(2);
+const DURABLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State of a container's task.
 struct Actor {
@@ -324,7 +324,7 @@ impl Actor {
         Some(Deadline { phase, since, limit, grace: self.facts.plan.grace, link: link.cloned() })
     }
 
-    /// Quarantines the container for its current phase. Also kills it if the phase is creation or stop.
+    /// Quarantines the container for its current phase. Also kills the container if the phase is creation or stop.
     fn quarantine(&mut self, link: Option<&Arc<ShimLink>>) {
         let Some((phase, _)) = self.phase else { return };
         let (now, id) = (crate::now(), self.handle.id());
@@ -362,7 +362,7 @@ impl Actor {
         }
     }
 
-    /// Follows one connection until it ends or the container completes.
+    /// Follows one connection until it is closed or the container completes.
     async fn follow(&mut self, link: &Arc<ShimLink>) -> Result<FollowEnd, ApiError> {
         loop {
             let deadline = self.deadline(Some(link));
@@ -477,7 +477,7 @@ impl Actor {
         if facts.sources.is_empty() && facts.identity.is_none() {
             return self.node.ledger.put(facts);
         }
-        if tokio::time::timeout(DURABLE_WITHIN, self.node.ledger.put_durably(facts)).await.is_err() {
+        if tokio::time::timeout(DURABLE_TIMEOUT, self.node.ledger.put_durably(facts)).await.is_err() {
             tracing::warn!(container = %self.handle.id(), "the container's secret sources are not on disk yet");
         }
     }

@@ -42,9 +42,9 @@ use crate::server::RUNTIME_MESSAGE_MAX;
 use crate::telemetry::traces::TraceParent;
 
 /// Time limit for the first message of a client-streaming call, which names the container.
-const FIRST_MESSAGE: Duration = Duration::from_secs(10);
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reason why a response stream ends early.
+/// Reason why a response stream is closed early.
 enum StreamError {
     /// The client stopped reading.
     ClientGone,
@@ -58,16 +58,16 @@ impl From<ApiError> for StreamError {
     }
 }
 
-/// Waits for the first message of a client stream; `None` if the stream ends without a message.
+/// Waits for the first message of a client stream; `None` if the stream closes without a message.
 async fn first_message<T: prost::Message + Default>(requests: &mut Requests<T>) -> Result<Option<T>, Status> {
     let late = |_| {
         let why = format!(
             "no message arrived within {} s: the first message must name the container",
-            FIRST_MESSAGE.as_secs()
+            FIRST_MESSAGE_TIMEOUT.as_secs()
         );
         ApiError::new(Kind::Invalid, why)
     };
-    tokio::time::timeout(FIRST_MESSAGE, requests.next()).await.map_err(late)?
+    tokio::time::timeout(FIRST_MESSAGE_TIMEOUT, requests.next()).await.map_err(late)?
 }
 
 /// The executor's service on a node.

@@ -133,7 +133,7 @@ struct File {
     /// Launcher table, read here to report unknown keys and invalid values, and for the log size. The log size is
     /// reported to clients that missed output.
     launcher: LauncherSettings,
-    /// Launcher table. It is read here to report errors.
+    /// Launcher table, which is read here to report errors.
     #[serde(alias = "shells")]
     warm_pool: WarmPoolSettings,
     networks: NetworksSettings,
@@ -486,7 +486,7 @@ impl Check {
             },
         };
         if listen.as_os_str().len() > SOCKET_PATH_MAX {
-            let why = format!("the path of a socket must have at most {SOCKET_PATH_MAX} bytes");
+            let why = format!("the socket path must be at most {SOCKET_PATH_MAX} bytes");
             return Err(self.fault("listen", &listen.display(), &why));
         }
         Ok(listen)

@@ -29,13 +29,13 @@ use crate::server::{self, Endpoint, Listeners};
 use crate::{api, scrape};
 
 /// Time limit for calls in progress when the daemon stops.
-const CALLS_END: Duration = Duration::from_secs(5);
+const CALLS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for sending the last spans to the trace collector.
-const TRACES_END: Duration = Duration::from_secs(2);
+const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for log sink tasks to save their positions.
-const LOGS_END: Duration = Duration::from_secs(2);
+const LOG_SINKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for the containers of an ephemeral daemon to exit.
-const CONTAINERS_END: Duration = Duration::from_secs(15);
+const CONTAINERS_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// An error that prevents the daemon from serving.
 #[derive(Debug, thiserror::Error)]
@@ -135,10 +135,10 @@ pub async fn serve(
     stop.await;
     tracing::info!(ephemeral = config.ephemeral, "stopping");
     node.stopping.send_replace(true);
-    if config.ephemeral && timeout(CONTAINERS_END, kill_all(&node)).await.is_err() {
+    if config.ephemeral && timeout(CONTAINERS_EXIT_TIMEOUT, kill_all(&node)).await.is_err() {
         tracing::error!(
             "some containers did not exit within {} s; the launcher will stop them",
-            CONTAINERS_END.as_secs()
+            CONTAINERS_EXIT_TIMEOUT.as_secs()
         );
     }
     let calls_end = async {
@@ -147,17 +147,17 @@ pub async fn serve(
             let _ = remote.await;
         }
     };
-    if timeout(CALLS_END, calls_end).await.is_err() {
-        tracing::warn!("some calls did not end within {} s", CALLS_END.as_secs());
+    if timeout(CALLS_TIMEOUT, calls_end).await.is_err() {
+        tracing::warn!("some calls did not complete within {} s", CALLS_TIMEOUT.as_secs());
     }
-    node.traces.flush(TRACES_END).await;
-    forwarding::stop(&node, LOGS_END).await;
+    node.traces.flush(TRACES_TIMEOUT).await;
+    forwarding::stop(&node, LOG_SINKS_TIMEOUT).await;
     // Close the ledger last, on a blocking thread, because the last batch waits for the disk.
     let last = Arc::clone(&node);
     let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;
     if config.ephemeral {
         // From here on the launcher removes the directories.
-        let _ = timeout(CALLS_END, node.launcher.shutdown()).await;
+        let _ = timeout(CALLS_TIMEOUT, node.launcher.shutdown()).await;
     }
     tracing::info!("stopped");
     Ok(())

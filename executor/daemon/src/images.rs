@@ -25,7 +25,7 @@ use crate::api_error::ApiError;
 use crate::node::Node;
 
 /// Maximum time that an image removal waits until completed containers have released the image.
-const LEAVING: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) use apply::apply;
 pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
@@ -157,7 +157,7 @@ pub(crate) async fn resolve(
     }
 }
 
-/// Waits until completed containers have released their images, for at most [`LEAVING`].
+/// Waits until completed containers have released their images, for at most [`RELEASE_TIMEOUT`].
 pub(crate) async fn until_left(node: &Node) {
     let leaving: Vec<_> = node.registry.all().into_iter().filter(|handle| handle.is_leaving()).collect();
     let all = async {
@@ -165,7 +165,7 @@ pub(crate) async fn until_left(node: &Node) {
             handle.until_removed().await;
         }
     };
-    let _ = tokio::time::timeout(LEAVING, all).await; // images still in use are reported as such
+    let _ = tokio::time::timeout(RELEASE_TIMEOUT, all).await; // images still in use are reported as such
 }
 
 /// Returns the id of a container that uses an image. A completed container uses its image until its root file system is
@@ -215,7 +215,7 @@ pub(crate) fn image_name(text: &str) -> Result<&str, ApiError> {
         1..=4700 => Ok(text),
         length => {
             let reason = if length == 0 { ViolationReason::Required } else { ViolationReason::TooLong };
-            let why = format!("has {length} bytes; 1 to 4700 are allowed");
+            let why = format!("is {length} bytes; 1 to 4700 are allowed");
             Err(ApiError::invalid_field("image", reason.because(why)))
         }
     }

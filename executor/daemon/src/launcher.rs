@@ -27,7 +27,7 @@ pub(crate) use session::{CallError, Session};
 pub use signer::Signer;
 
 /// Maximum time that a request waits for the launcher's first greeting.
-const FIRST_GREETING: Duration = Duration::from_secs(10);
+const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub enum Connection {
@@ -100,7 +100,7 @@ impl Launcher {
     pub(crate) async fn wait_for_first_attempt(&self) {
         let mut connection = self.watch();
         let heard = connection.wait_for(|connection| !matches!(connection, Connection::First));
-        let _ = tokio::time::timeout(FIRST_GREETING, heard).await; // session() returns the error
+        let _ = tokio::time::timeout(FIRST_GREETING_TIMEOUT, heard).await; // session() returns the error
     }
 
     fn absent(&self, why: &str) -> ApiError {

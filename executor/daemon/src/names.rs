@@ -2,7 +2,7 @@
 //! are forwarded to the host's name servers.
 //!
 //! ```text
-//! serve     serves the sockets that the launcher opens on the gateways; answers only containers of the network
+//! serve     serves the sockets that the launcher opens on the gateways; responds only to containers of the network
 //! zone      names and addresses of the running containers, by network
 //! wire      queries and responses in the format of RFC 1035
 //! limits    limits for each container and for all containers together
@@ -43,9 +43,9 @@ use upstream::HostServers;
 use zone::{Client, Zone};
 
 /// Pause between attempts to open the sockets, for example if another program uses the port.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Time limit for a query from a container whose start has not been reported to executord yet.
-const KNOWN_SOON: Duration = Duration::from_secs(2);
+const START_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name servers of all built-in networks.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl NameServers {
                 tokio::select! {
                     changed = changes.changed() => changed.is_ok(),
                     greeted = greetings.changed() => greeted.is_ok(),
-                    () = sleep(AGAIN), if !all_open => true,
+                    () = sleep(RETRY_DELAY), if !all_open => true,
                 }
             };
             if !changed.await {
@@ -185,7 +185,7 @@ impl NameServers {
         let mut state = served.state.lock().await;
         match &*state {
             SocketState::Open => return true,
-            SocketState::Failed(at) if at.elapsed() < AGAIN => return false,
+            SocketState::Failed(at) if at.elapsed() < RETRY_DELAY => return false,
             SocketState::Closed | SocketState::Failed(_) => {}
         }
         if self.launcher.session().is_err() {
@@ -240,7 +240,7 @@ impl NameServers {
                 changes.changed().await.ok()?;
             }
         };
-        timeout(KNOWN_SOON, known).await.ok().flatten()
+        timeout(START_REPORT_TIMEOUT, known).await.ok().flatten()
     }
 }
 

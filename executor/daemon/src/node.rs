@@ -39,7 +39,7 @@ const STATE_FREE_MIN: u64 = 4 << 20;
 const INODES_FREE_MIN: u64 = 8;
 
 /// Time limit for writing a change of the cell's state to disk.
-const CELL_WRITTEN: Duration = Duration::from_secs(5);
+const CELL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An error from opening the node's state.
 #[derive(Debug, thiserror::Error)]
@@ -286,7 +286,7 @@ impl Node {
         let mut written = None;
         self.cell.change(change, |state| written = Some(self.ledger.put_cell(state)));
         if let Some(written) = written {
-            let _ = timeout(CELL_WRITTEN, written).await;
+            let _ = timeout(CELL_WRITE_TIMEOUT, written).await;
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Maximum number of threads for blocking reads of logs and outputs.
 const READERS: usize = 16;
 /// Time limit for the launcher of an ephemeral daemon to remove everything and exit.
-const LAUNCHER_END: Duration = Duration::from_secs(15);
+const LAUNCHER_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Stack size of a thread, in bytes.
 const STACK: usize = 512 << 10;
 
@@ -129,9 +129,10 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
         tokio::spawn(feed_watchdog());
     };
     let served = daemon::serve(Arc::clone(&config), access, listeners, launcher, exit_reason, ready, stop).await;
-    let launcher_ended = || locked(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_END));
+    let launcher_ended =
+        || locked(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_EXIT_TIMEOUT));
     if config.ephemeral && !launcher_ended() {
-        tracing::error!("the launcher did not exit within {} s", LAUNCHER_END.as_secs());
+        tracing::error!("the launcher did not exit within {} s", LAUNCHER_EXIT_TIMEOUT.as_secs());
     }
     drop(lock);
     Ok(served?)

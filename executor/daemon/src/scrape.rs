@@ -4,9 +4,9 @@
 //!  http ──> Scraper ──> Metrics (always counted)
 //!              └──────> node: capacity, states, shims' counters, warm pool, images ──> families ──> text
 //! ```
-//! The cost of a scrape is limited: `http` limits requests and connections, `PATIENCE` limits the time of a reading,
-//! and the configuration limits the number of series. At most one reading is made per second, regardless of the number
-//! of scrapes. Containers whose shim does not respond in time are omitted.
+//! The cost of a scrape is limited: `http` limits requests and connections, `READ_TIMEOUT` limits the time of a
+//! reading, and the configuration limits the number of series. At most one reading is made per second, regardless of
+//! the number of scrapes. Containers whose shim does not respond in time are omitted.
 
 mod containers;
 pub(crate) mod families;
@@ -33,9 +33,9 @@ use families::{Families, Kind};
 pub(crate) use form::ScrapeFormat;
 
 /// Time limit for a reading.
-const PATIENCE: Duration = Duration::from_secs(4);
+const READ_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time for which a reading is reused.
-const FRESH: Duration = Duration::from_secs(1);
+const READING_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Reads the metrics of a node.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Scraper {
     pub(crate) async fn text(&self, form: ScrapeFormat) -> Arc<str> {
         let mut last = self.last.lock().await;
         let open = match &*last {
-            Some((at, text)) if at.elapsed() < FRESH => Arc::clone(text),
+            Some((at, text)) if at.elapsed() < READING_LIFETIME => Arc::clone(text),
             _ => {
                 let text: Arc<str> = read(&self.node).await.into();
                 *last = Some((Instant::now(), Arc::clone(&text)));
@@ -67,7 +67,7 @@ impl Scraper {
 
 /// Collects all metrics as OpenMetrics.
 async fn read(node: &Arc<Node>) -> String {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + READ_TIMEOUT;
     let mut families = Families::default();
     process::add_process_metrics(&mut families, node);
     capacity(&mut families, node);
@@ -177,7 +177,7 @@ async fn warm_pool(families: &mut Families, node: &Node, deadline: Instant) {
     let session = node.launcher.session().ok();
     let connected = u64::from(session.is_some());
     families.put(Kind::Gauge, "executor_launcher_connected", "1 while the launcher is connected", connected);
-    let limit = (deadline - Instant::now()).min(FRESH);
+    let limit = (deadline - Instant::now()).min(READING_LIFETIME);
     let counts = match session {
         Some(session) => session.warm_pool(limit).await,
         None => None,

@@ -1,8 +1,8 @@
 //! The server: accepts connections, determines their owners, dispatches their calls, and closes them.
 //!
 //! tonic's own server is not used: contents of a connection must not stay in memory, so they must not pass through h2
-//! (see [`executor_transport::wire`]). A connection ends when its client closes it, when the daemon stops (gracefully),
-//! when other connections need its slot or the memory of its responses, or when its caller loses its permission.
+//! (see [`executor_transport::wire`]). A connection is closed by its client, when the daemon stops (gracefully), when
+//! other connections need its slot or the memory of its responses, or when its caller loses its permission.
 //!
 //! There are two unix sockets: the socket of the control plane, and the socket that containers see. Connections to the
 //! latter have separate limits: in total, per container, and in time. If configured, a TCP listener with mutual TLS
@@ -58,20 +58,20 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
 /// Time limit for the client to acknowledge a keepalive PING.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause after a failed accept (out of descriptors).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Lifetime of a connection that only reports the shortage of descriptors.
 const SHORTAGE_LIFETIME: Duration = Duration::from_secs(1);
 /// Number of descriptors that are reserved for such a connection: one for the connection, and one for its
 /// [`LingeringSocket`].
 const SPARES: usize = 2;
 /// Time limit for a client's preface and its acknowledgement of the settings.
-const GREETING: Duration = Duration::from_secs(10);
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a client to read a response with secrets, and to read its responses on a closing connection.
-const ANSWER: Duration = Duration::from_secs(10);
-/// Time limit for a caller that lost its permission to read its responses.
-const REVOKED: Duration = Duration::from_secs(1);
+const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for reading responses, for a caller that has lost its permission.
+const REVOKED_READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Idle time before a closing connection is closed, because a call may still arrive.
-const QUIET: Duration = Duration::from_millis(200);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum message size on the containers' socket, in bytes. Requests contain only an id.
 pub(crate) const RUNTIME_MESSAGE_MAX: usize = 4096;
 /// Minimum interval between two log entries about refused connections.
@@ -202,10 +202,10 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
                 tracing::error!(%error, "cannot accept a connection");
                 spares.clear();
                 shortage = Some(ApiError::from_system("cannot accept a connection", &error));
-                match timeout(ACCEPT_PAUSE, endpoint.listener.accept()).await {
+                match timeout(ACCEPT_RETRY_DELAY, endpoint.listener.accept()).await {
                     Ok(Ok((stream, _))) => stream,
                     _ => {
-                        sleep(ACCEPT_PAUSE).await;
+                        sleep(ACCEPT_RETRY_DELAY).await;
                         continue;
                     }
                 }
@@ -256,7 +256,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             continue;
         }
         serving.await;
-        sleep(ACCEPT_PAUSE).await;
+        sleep(ACCEPT_RETRY_DELAY).await;
     }
     drop((endpoint, alive));
     let _ = ended.recv().await; // nothing is sent: this resolves when every connection is closed
@@ -407,9 +407,9 @@ impl Connection {
                 _ => std::future::pending().await,
             }
         };
-        let mut patience = ANSWER;
+        let mut patience = RESPONSE_READ_TIMEOUT;
         let ungreeted = async {
-            sleep(GREETING).await;
+            sleep(PREFACE_TIMEOUT).await;
             if calls.is_settled() {
                 std::future::pending::<()>().await;
             }
@@ -423,10 +423,10 @@ impl Connection {
             () = too_old => {}
             why = revoked => {
                 tracing::warn!(%client, "closing a caller's connection: {why}");
-                patience = REVOKED;
+                patience = REVOKED_READ_TIMEOUT;
             }
             () = slot.lost() => {
-                tracing::debug!(%client, "closing an idle connection: another one needs its slot");
+                tracing::debug!(%client, "closing an idle connection: another connection needs the slot");
                 if !calls.is_settled() {
                     return; // the client has not sent anything yet
                 }
@@ -434,7 +434,7 @@ impl Connection {
             () = ungreeted => {
                 return tracing::debug!(%client, "closing a connection: the client did not start HTTP/2 in time");
             }
-            () = calls.secrets_not_taken(ANSWER) => {
+            () = calls.secrets_not_taken(RESPONSE_READ_TIMEOUT) => {
                 return tracing::warn!(%client, "closing a connection: the client did not read a response with secrets");
             }
             bytes = budget.stalled(|| calls.unwritten()) => {
@@ -461,13 +461,14 @@ async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Resolves when the connection has had no calls and no unread responses for [`QUIET`], at the latest at the deadline.
+/// Resolves when the connection has had no calls and no unread responses for [`IDLE_TIMEOUT`], at the latest at the
+/// deadline.
 async fn quiet(calls: &Calls, deadline: Instant) {
     let is_quiet = || calls.is_idle() && calls.unwritten().0 == 0;
     let moment = async {
         loop {
             let was = is_quiet();
-            sleep(QUIET).await;
+            sleep(IDLE_TIMEOUT).await;
             if was && is_quiet() {
                 return;
             }
@@ -478,7 +479,7 @@ async fn quiet(calls: &Calls, deadline: Instant) {
 
 fn log_end(over: hyper::Result<()>) {
     if let Err(error) = over {
-        tracing::debug!(%error, "a connection ended with an error");
+        tracing::debug!(%error, "a connection was closed by an error");
     }
 }
 
@@ -504,8 +505,7 @@ fn call(
         };
         let size = call.request.size;
         if size > FIELDS_MAX {
-            let why =
-                format!("the metadata has {size} bytes, counted as in RFC 9113; at most {FIELDS_MAX} are allowed");
+            let why = format!("the metadata is {size} bytes, counted as in RFC 9113; the maximum is {FIELDS_MAX}");
             return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, timer));
         }
         if let Err(problem) = checked {

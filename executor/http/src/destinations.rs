@@ -35,9 +35,7 @@ impl Destinations<'_> {
             Self::AnsweredAt(before) => match Reach::from_address(address) {
                 Reach::Public => Ok(()),
                 same if same == before => Ok(()),
-                _ => Err(
-                    "its name now resolves to another address, and that address is private, link-local or this machine's own",
-                ),
+                _ => Err("the host name now resolves to an address that is private, link-local or this machine's own"),
             },
             Self::Listed(lists) => lists.admit(address),
         }
@@ -52,10 +50,10 @@ impl AddressLists {
             return Ok(());
         }
         if listed(&self.denied) {
-            return Err("its address is denied by this daemon's configuration (transfers.denied)");
+            return Err("the address is denied by this daemon's configuration (transfers.denied)");
         }
         if checked.into_iter().any(is_own) {
-            return Err("its address is this machine's own");
+            return Err("the address is this machine's own");
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ pub use proxy::Proxy;
 pub use reach::Reach;
 pub use tls::{ClientCertificate, Trust, count_certificates};
 
-/// Maximum number of bytes of a response's head, and of read-ahead of its body.
+/// Maximum size of a response head, and of the read-ahead of the body, in bytes.
 const BUFFER_MAX: usize = 256 << 10;
 /// Maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
@@ -101,7 +101,7 @@ impl Origin {
     /// Returns the reason if the address is not allowed.
     fn admit(&self, address: IpAddr, destinations: Destinations<'_>) -> Result<(), &'static str> {
         if self.is_localhost() && Reach::from_address(address) != Reach::Loopback {
-            return Err("its name is localhost, but its address is not a loopback address");
+            return Err("the host name is localhost, but the address is not a loopback address");
         }
         destinations.admit(address)
     }
@@ -376,7 +376,7 @@ pub enum BodyError {
 }
 
 impl Body {
-    /// Returns the next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end of the body.
     ///
     /// # Errors
     /// Returns a [`BodyError`] if the body cannot be read.

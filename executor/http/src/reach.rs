@@ -34,10 +34,10 @@ impl Reach {
     pub fn may_be_named_by(self, by: Self) -> Result<(), &'static str> {
         match self {
             Self::Public => Ok(()),
-            Self::LinkLocal => Err("its address is link-local"),
+            Self::LinkLocal => Err("the address is link-local"),
             same if same == by => Ok(()),
-            Self::Private => Err("its address is private, but the registry's is not"),
-            Self::Loopback => Err("its address is this machine's own, but the registry's is not"),
+            Self::Private => Err("the address is private, but the registry's address is not"),
+            Self::Loopback => Err("the address is this machine's own, but the registry's address is not"),
         }
     }
 }

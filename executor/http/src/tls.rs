@@ -100,7 +100,7 @@ impl Tls {
     }
 }
 
-/// Describes why a connection failed. Times of certificates are readable, and the message says what to do.
+/// Describes why a connection failed, with readable certificate times and the remedy.
 fn describe(error: &std::io::Error) -> String {
     let at = |time: rustls::pki_types::UnixTime| {
         humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(time.as_secs()))

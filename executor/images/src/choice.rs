@@ -57,7 +57,7 @@ impl<'a> Search<'a> {
     /// Returns an error if the index has too many entries or is nested too deeply, or if an entry has no valid digest.
     pub(crate) fn add(&mut self, index: &ImageIndex, indexes: Chain) -> Result<(), ImageError> {
         if indexes.len() > DEPTH_MAX {
-            let why = format!("its indexes are nested more than {DEPTH_MAX} deep");
+            let why = format!("indexes are nested more than {DEPTH_MAX} levels deep");
             return Err(ImageError::Unsupported { what: self.what.to_owned(), why });
         }
         let manifests = index.manifests();

@@ -37,7 +37,7 @@ pub enum ImageError {
         /// Size declared in its manifest.
         declared: u64,
     },
-    #[error("{what} has {is} {unit}; at most {most} are allowed")]
+    #[error("{what}: {is} {unit}; the maximum is {most}")]
     TooLarge {
         /// Document, blob or archive.
         what: String,
@@ -217,7 +217,7 @@ pub enum ImageError {
     #[error("the layer store")]
     Layers(#[source] UnpackError),
     /// The client disconnected before it had sent the complete archive.
-    #[error("the archive ended after {got} bytes: the client disconnected")]
+    #[error("the archive is truncated after {got} bytes: the client disconnected")]
     Gone {
         /// Bytes received.
         got: u64,

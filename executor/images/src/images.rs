@@ -227,7 +227,7 @@ impl<L: LayerStore> Images<L> {
         all
     }
 
-    /// Finds an image by reference, by the digest of its manifest or of its configuration, or by at least the first 8
+    /// Finds an image by reference, by the digest of its manifest or configuration, or by at least the first 8
     /// digits of one. Among images with the same configuration, returns the image that was pulled last.
     ///
     /// # Errors

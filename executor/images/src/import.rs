@@ -104,7 +104,7 @@ impl Section {
 }
 
 fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, ImageError> {
-    let missing = || ImageError::Malformed { what: what.to_owned(), why: format!("it has no {name:?}") };
+    let missing = || ImageError::Malformed { what: what.to_owned(), why: format!("file {name:?} is missing") };
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
 }
 
@@ -119,8 +119,11 @@ fn form_of(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Resul
         (true, _) => ImportFormat::DockerArchive,
         (false, true) => ImportFormat::OciArchive,
         (false, false) if declared == ImportFormat::Archive => {
-            let why =
-                format!("it has neither {:?} (docker save) nor {:?} (OCI layout)", docker::MANIFEST, layout::INDEX);
+            let why = format!(
+                "the archive has neither {:?} (docker save) nor {:?} (OCI layout)",
+                docker::MANIFEST,
+                layout::INDEX
+            );
             return Err(ImageError::Malformed { what: what.to_owned(), why });
         }
         // Missing files are reported when they are read.
@@ -144,8 +147,7 @@ fn several(count: usize, names: &[&str], form: ImportFormat, what: &str) -> Imag
     let names = if shown.is_empty() { "without names".to_owned() } else { shown.join(", ") };
     let alone = if form == ImportFormat::DockerArchive { ", or save it alone with `docker save NAME`" } else { "" };
     let scheme = form.scheme();
-    let why =
-        format!("it contains {count} images ({names}); one is expected: choose one as `{scheme}:PATH:NAME`{alone}");
+    let why = format!("contains {count} images ({names}); one is expected: choose one as `{scheme}:PATH:NAME`{alone}");
     ImageError::Unsupported { what: what.to_owned(), why }
 }
 
@@ -180,7 +182,7 @@ pub(crate) async fn import<L: LayerStore>(
         let (back, _upload, blob) = blocking(move || {
             let missing = || ImageError::Malformed {
                 what: format!("layer {}", layer.digest),
-                why: "it is no longer in the archive or layout".into(),
+                why: "the layer is no longer in the archive or layout".into(),
             };
             let section = source.open(&file)?.ok_or_else(missing)?;
             let (upload, blob) = copy(section, &layer.digest, layer.size, || store.ingest.upload())?;

@@ -52,8 +52,8 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
     }
     let said = outline.media_type.as_deref().unwrap_or(content_type);
     let is_index = match (outline.manifests.is_some(), outline.layers.is_some() || outline.config.is_some()) {
-        (true, true) => return Err(malformed("it has both manifests and layers".into())),
-        (false, false) => return Err(malformed("it has neither manifests nor layers".into())),
+        (true, true) => return Err(malformed("the document has both manifests and layers".into())),
+        (false, false) => return Err(malformed("the document has neither manifests nor layers".into())),
         (is_index, _) => is_index,
     };
     let fits = match said {
@@ -67,7 +67,7 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
         }
     };
     if !fits {
-        return Err(malformed(format!("its media type is {said}, but its content has another type")));
+        return Err(malformed(format!("the media type is {said}, but the content has another type")));
     }
     let read = |error: serde_json::Error| malformed(error.to_string());
     Ok(match is_index {
@@ -86,10 +86,10 @@ pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Di
 /// Checks the number of layers.
 pub(crate) fn check_layer_count(count: usize, what: &str) -> Result<(), ImageError> {
     let why = match count {
-        0 => "it has no layers".to_owned(),
+        0 => "the image has no layers".to_owned(),
         1..=LAYERS_MAX => return Ok(()),
         _ => format!(
-            "it has {count} layers; at most {LAYERS_MAX} are supported: build it with fewer, as with `podman build \
+            "the image has {count} layers; the maximum is {LAYERS_MAX}: build it with fewer, as with `podman build \
              --squash-all`"
         ),
     };
@@ -107,7 +107,7 @@ pub(crate) fn layers(
     let (layers, diff_ids) = (manifest.layers(), configuration.rootfs().diff_ids());
     if layers.len() != diff_ids.len() {
         let (layers, diff_ids) = (layers.len(), diff_ids.len());
-        return Err(malformed(format!("it has {layers} layers, but its configuration lists {diff_ids}")));
+        return Err(malformed(format!("the manifest lists {layers} layers, but the configuration lists {diff_ids}")));
     }
     check_layer_count(layers.len(), what)?;
     let mut total = 0u64;
@@ -116,15 +116,13 @@ pub(crate) fn layers(
         let (digest, size) = digest_and_size(descriptor, what)?;
         let diff_id: Digest = diff_id.parse().map_err(|bad| malformed(format!("a diffID {bad}")))?;
         if diff_id.algorithm() != Algorithm::Sha256 {
-            let why = format!(
-                "the diffID of its layer {digest} uses {}; only sha256 is supported",
-                diff_id.algorithm().name()
-            );
+            let why =
+                format!("the diffID of layer {digest} uses {}; only sha256 is supported", diff_id.algorithm().name());
             return Err(ImageError::Unsupported { what: what.to_owned(), why });
         }
         let media_type = layer_type(descriptor.media_type().as_ref()).ok_or_else(|| {
             let why = format!(
-                "its layer {digest} has the unsupported media type {:?}",
+                "layer {digest} has the unsupported media type {:?}",
                 printable(descriptor.media_type().as_ref(), 100)
             );
             ImageError::Unsupported { what: what.to_owned(), why }
@@ -271,6 +269,6 @@ mod tests {
         assert!(matches!(taken(&[descriptor(unknown, 1)], 1), Err(ImageError::Unsupported { .. })));
         let many = vec![descriptor(TAR, 1); LAYERS_MAX + 1];
         let error = taken(&many, LAYERS_MAX + 1).unwrap_err();
-        assert!(error.to_string().contains("it has 128 layers; at most 127 are supported"), "{error}");
+        assert!(error.to_string().contains("the image has 128 layers; the maximum is 127"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use crate::error::ImageError;
 use crate::record::{ImageRecord, LayerRecord};
 
 /// Minimum interval between two reports in which only byte counts change.
-const EVERY: Duration = Duration::from_millis(100);
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 pub type PullResult = Result<ImageRecord, Arc<ImageError>>;
 
@@ -90,7 +90,7 @@ impl Reporter {
     pub(crate) fn bytes(&self, index: usize, done: u64) {
         let now = Instant::now();
         let mut last = locked(&self.last);
-        let reported = last.is_none_or(|last| now - last >= EVERY);
+        let reported = last.is_none_or(|last| now - last >= REPORT_INTERVAL);
         if reported {
             *last = Some(now);
         }

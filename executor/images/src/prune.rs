@@ -13,7 +13,7 @@ use crate::layers::LayerStore;
 use crate::record::{ImageRecord, now};
 
 /// Time without writes after which a partial blob is removed.
-const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+const PARTIAL_BLOB_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Rules for removing images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl<L: LayerStore> Images<L> {
         let used = |digest: &Digest| used_by(digest).is_some() || self.intake.store.is_held(digest);
         let (go, mut in_use) = chosen(self.intake.store.all(), &rules, now(), used);
         let store = Arc::clone(&self.intake.store);
-        let abandoned = blocking(move || store.ingest.abandoned(ABANDONED, SystemTime::now())).await?;
+        let abandoned = blocking(move || store.ingest.abandoned(PARTIAL_BLOB_LIFETIME, SystemTime::now())).await?;
         let partial_bytes = abandoned.iter().map(|(_, size)| size).sum();
         if rules.dry_run {
             let stay =
@@ -249,9 +249,13 @@ mod tests {
         assert_eq!(gone(PruneRules::default(), &[]), (vec![], 0));
         assert_eq!(gone(age(20), &[]), (vec![1, 2], 0));
         assert_eq!(gone(age(20), &[1]), (vec![2], 1));
-        assert_eq!(gone(budget(162), &[]), (vec![], 0), "what is shared counts once");
+        assert_eq!(gone(budget(162), &[]), (vec![], 0), "a shared layer counts once");
         assert_eq!(gone(budget(161), &[]), (vec![1], 0));
-        assert_eq!(gone(budget(156), &[]), (vec![1, 2], 0), "its own 5 bytes were not enough, and 100 are shared");
+        assert_eq!(
+            gone(budget(156), &[]),
+            (vec![1, 2], 0),
+            "removal of the image's own 5 bytes is not enough, and 100 bytes are shared"
+        );
         assert_eq!(gone(budget(60), &[2]).0, vec![1, 3]);
         assert_eq!(gone(budget(0), &[1, 2, 3]), (vec![], 3));
         let both = PruneRules { unused_for: Some(Duration::from_nanos(30)), bytes_budget: Some(50), dry_run: false };

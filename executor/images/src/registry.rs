@@ -272,7 +272,7 @@ impl Registry {
                     self.authenticate(&answer, authorization, what).await?;
                 }
                 StatusCode::UNAUTHORIZED => {
-                    return Err(self.unauthorized(what, "it rejects the credentials (401)"));
+                    return Err(self.unauthorized(what, "the registry rejects the credentials (401)"));
                 }
                 StatusCode::FORBIDDEN => return Err(self.refused(what, "access denied (403)")),
                 StatusCode::NOT_FOUND => return Err(ImageError::NotFound { what: what.to_owned() }),
@@ -323,7 +323,7 @@ impl Registry {
     fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
         match self.identity {
             Some(_) => self.refused(what, why),
-            None => self.refused(what, "it requires credentials, and none were given"),
+            None => self.refused(what, "the registry requires credentials, and none were given"),
         }
     }
 
@@ -366,7 +366,7 @@ fn redirected(answer: &Answer, from: &Origin, count: usize, what: &str) -> Resul
     let Some((to, path)) = Origin::parse(location, from) else {
         return refused(
             "an invalid address".to_owned(),
-            "it is not an absolute http or https URL, or contains a user name",
+            "the Location header is not an absolute http or https URL, or contains a user name",
         );
     };
     match () {

@@ -104,7 +104,7 @@ fn unsigned(what: &str, reasons: &[String]) -> ImageError {
     const REPORTED: usize = 4;
     let mut why = reasons.iter().take(REPORTED).cloned().collect::<Vec<_>>().join("; ");
     match reasons.len() {
-        0 => why.push_str("its registry has no signatures for it"),
+        0 => why.push_str("the registry has no signatures for the image"),
         count if count > REPORTED => why.push_str(&format!("; and {} more", count - REPORTED)),
         _ => {}
     }

@@ -275,14 +275,14 @@ fn digest_of(name: &str) -> Option<Digest> {
 
 fn read_record(path: &Path) -> Result<ImageRecord, String> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("its name is not a digest")?;
+    let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("the file name is not a digest")?;
     let bytes = files::read(path, RECORD_MAX).map_err(|error| error.to_string())?;
     let record: ImageRecord = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if record.version != record::VERSION {
-        return Err(format!("its version is {}, not {}", record.version, record::VERSION));
+        return Err(format!("the record has version {}; expected {}", record.version, record::VERSION));
     }
     if record.digest != digest {
-        return Err("its name is the digest of another image".to_owned());
+        return Err("the file name is the digest of another image".to_owned());
     }
     Ok(record)
 }

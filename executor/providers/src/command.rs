@@ -110,7 +110,8 @@ impl Program {
             }
             std::io::Result::Ok(())
         };
-        // Children of the program may keep the output open, so do not wait for its end after the program has exited.
+        // Children of the program may keep the output open, so do not wait for the end of the output after the program
+        // has exited.
         let until_ended = async {
             let _ = ended.readable().await;
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -16,7 +16,7 @@ const TIMEOUT: (u64, u64) = (1, 120);
 /// Default time limit of a fetch, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 pub(crate) const PROVIDERS_MAX: usize = 64;
-/// Maximum number of rules of a provider, of paths of a rule, and of words of a command.
+/// Maximum number of a provider's rules, a rule's paths, and a command's words.
 const LIST_MAX: usize = 1000;
 /// Default mounts of the KV engine, version 2.
 const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
@@ -291,7 +291,7 @@ impl ProviderConfig {
             return Err(unusable(
                 "secret_providers.command",
                 &self.command.len(),
-                "has too many words, or contains a NUL",
+                format!("must have at most {LIST_MAX} words, without NUL"),
             ));
         }
         if let Some(address) = &self.address

@@ -1,7 +1,7 @@
 //! Implements the `directory` provider, which reads files beneath a directory, such as systemd's credentials directory
 //! or a volume of secrets.
 //!
-//! A path is opened beneath the directory of the rule that allows it, and links cannot lead out of that directory. So a
+//! A path is opened beneath the directory of the rule that allows it, and links cannot escape that directory. So a
 //! user with write access to one part of the provider's directory cannot refer to secrets in another part. Only regular
 //! files are read, and never the files that contain executord's own credentials for a provider.
 
@@ -83,12 +83,12 @@ fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<V
     let covered = Covered::new(rule, path);
     let file = covered.open(&dir).map_err(|error| match error {
         Errno::NOENT | Errno::NOTDIR => {
-            FetchError::new(ErrorKind::NotFound, format!("there is no such file in {shown}"))
+            FetchError::new(ErrorKind::NotFound, format!("the file does not exist in {shown}"))
         }
         Errno::XDEV | Errno::LOOP => {
             let Covered { dir, links, .. } = covered;
             let of_rule = if rule == "/" { String::new() } else { format!("/{dir} (allowed by the rule {rule:?})") };
-            let leads = if links { "leads out of" } else { "is not followed in" };
+            let leads = if links { "escapes" } else { "is not followed in" };
             FetchError::new(ErrorKind::Denied, format!("a symbolic link in the path {leads} {shown}{of_rule}"))
         }
         Errno::ACCESS | Errno::PERM => {
@@ -104,7 +104,9 @@ fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<V
         return Err(credential());
     }
     let content = files::read(&file, REFERENCE_VALUE_MAX).map_err(|error| match error {
-        ReadError::NotRegular => FetchError::new(ErrorKind::Unsuitable, "is not a regular file"),
+        ReadError::NotRegular => {
+            FetchError::new(ErrorKind::Unsuitable, format!("the file in {shown} is not a regular file"))
+        }
         ReadError::TooLarge => FetchError::too_large(),
         ReadError::Io(error) => FetchError::unavailable(format!("cannot read the file in {shown}: {error}")),
     })?;

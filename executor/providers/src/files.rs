@@ -53,10 +53,10 @@ pub(crate) fn credential(path: &Path) -> Result<Zeroizing<String>, FetchError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty()).map_err(|error| failed(std::io::Error::from(error).to_string()))?;
     let bytes = read(&File::from(file), CREDENTIAL_MAX).map_err(|error| match error {
-        ReadError::NotRegular => failed("it is not a regular file".into()),
-        ReadError::TooLarge => failed(format!("it has more than {CREDENTIAL_MAX} bytes")),
+        ReadError::NotRegular => failed("the credential is not a regular file".into()),
+        ReadError::TooLarge => failed(format!("the file is larger than {CREDENTIAL_MAX} bytes, the maximum")),
         ReadError::Io(error) => failed(error.to_string()),
     })?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not UTF-8".into()))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| failed("the content is not UTF-8".into()))?;
     Ok(Zeroizing::new(text.trim().to_owned()))
 }

@@ -133,7 +133,7 @@ impl Kubernetes {
             StatusCode::UNAUTHORIZED => {
                 FetchError::new(ErrorKind::Denied, format!("{origin} does not accept the credentials (401)"))
             }
-            status => FetchError::unavailable(format!("{origin} answered {status}")),
+            status => FetchError::unavailable(format!("{origin} responded with status {status}")),
         }
     }
 }
@@ -142,7 +142,7 @@ impl Kubernetes {
 fn parse(body: &[u8]) -> Result<Secret, FetchError> {
     let secret: Option<Secret> = serde_json::from_slice(body).ok();
     let secret = secret.filter(|secret| secret.kind == "Secret");
-    secret.ok_or_else(|| FetchError::unavailable("the answer is not a Secret of Kubernetes"))
+    secret.ok_or_else(|| FetchError::unavailable("the response is not a Kubernetes Secret"))
 }
 
 impl Secret {

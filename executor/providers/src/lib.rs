@@ -45,7 +45,7 @@ const AT_ONCE: usize = 8;
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
     pub reference: SecretReference,
-    /// Path of the rule that allowed the reference. The `directory` provider follows no link that leads out of the
+    /// Path of the rule that allowed the reference. The `directory` provider follows no link that escapes the
     /// rule's directory. If the path is empty, links must not leave the file's directory. If the rule names one file,
     /// no link is followed.
     pub rule: String,
@@ -157,7 +157,7 @@ impl FetchError {
     }
 
     pub(crate) fn too_large() -> Self {
-        Self::new(ErrorKind::Unsuitable, format!("the value has more than {REFERENCE_VALUE_MAX} bytes"))
+        Self::new(ErrorKind::Unsuitable, format!("the value is larger than {REFERENCE_VALUE_MAX} bytes, the maximum"))
     }
 }
 
@@ -307,7 +307,7 @@ impl Provider {
             }
         });
         let fetched = fetched.await.unwrap_or_else(|_| {
-            Err(FetchError::unavailable(format!("the provider did not answer within {} s", limit.as_secs())))
+            Err(FetchError::unavailable(format!("no response of the provider within {} s", limit.as_secs())))
         });
         let problem = match &fetched {
             Err(error) if error.kind == ErrorKind::Unavailable => error.why.clone(),

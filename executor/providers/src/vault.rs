@@ -255,7 +255,7 @@ impl Vault {
             StatusCode::BAD_REQUEST => {
                 FetchError::new(ErrorKind::Unsuitable, format!("{origin} rejects the request (400)"))
             }
-            status => FetchError::unavailable(format!("{origin} answered {status}")),
+            status => FetchError::unavailable(format!("{origin} responded with status {status}")),
         }
     }
 }

@@ -21,7 +21,7 @@ const NAME_MAX: usize = 64;
 /// Maximum size of an output, in bytes: two values and their keys.
 const ANSWER_MAX: usize = 2 * VALUE_MAX + 1024;
 /// Time limit of a helper: some ask a network service.
-const TIME_MAX: Duration = Duration::from_secs(30);
+const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of a helper message in an error, in characters.
 const MESSAGE_MAX: usize = 200;
 /// Docker Hub's server name in requests to helpers.
@@ -43,10 +43,10 @@ struct Answer {
 pub(crate) fn credentials(name: &str, registry: &str) -> Result<Option<Credentials>, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
-        return Err(format!("its name must have 1 to {NAME_MAX} letters, digits, `-`, `_` or `.`"));
+        return Err(format!("the helper's name must be 1 to {NAME_MAX} letters, digits, `-`, `_` or `.`"));
     }
     let server = if DOCKER_HUB.contains(&registry) { DOCKER_HUB_SERVER } else { registry };
-    ask(OsStr::new(&format!("docker-credential-{name}")), server, TIME_MAX)
+    ask(OsStr::new(&format!("docker-credential-{name}")), server, HELPER_TIMEOUT)
 }
 
 fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credentials>, String> {
@@ -68,13 +68,13 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
         let message: String = text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect();
         return match message == NOT_FOUND {
             true => Ok(None),
-            false => Err(format!("it failed ({status}): {message}")),
+            false => Err(format!("the helper failed ({status}): {message}")),
         };
     }
     let malformed = |_| "the output is not JSON with Username and Secret".to_owned();
     let Answer { username, secret } = serde_json::from_slice(&answer).map_err(malformed)?;
     if secret.len() > VALUE_MAX {
-        return Err(format!("its secret has more than {VALUE_MAX} bytes"));
+        return Err(format!("the secret is larger than {VALUE_MAX} bytes, the maximum"));
     }
     match username == TOKEN_USER {
         true => Ok(Some(Credentials::IdentityToken(secret))),
@@ -87,7 +87,7 @@ fn read(child: &mut Child, server: &str, within: Duration) -> Result<Zeroizing<V
     let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (question, (sender, receiver)) = (server.to_owned(), channel());
     std::thread::spawn(move || {
-        // A helper may answer without reading its input.
+        // A helper may respond without reading its input.
         let _ = stdin.as_mut().map(|stdin| stdin.write_all(question.as_bytes()));
         drop(stdin);
         let mut answer = Zeroizing::new(Vec::with_capacity(ANSWER_MAX + 1));
@@ -95,7 +95,9 @@ fn read(child: &mut Child, server: &str, within: Duration) -> Result<Zeroizing<V
         let _ = sender.send(read.transpose().map(|_| answer));
     });
     match receiver.recv_timeout(within) {
-        Ok(Ok(answer)) if answer.len() > ANSWER_MAX => Err(format!("the output has more than {ANSWER_MAX} bytes")),
+        Ok(Ok(answer)) if answer.len() > ANSWER_MAX => {
+            Err(format!("the output is larger than {ANSWER_MAX} bytes, the maximum"))
+        }
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(RecvTimeoutError::Timeout) => Err(format!("no response within {} s", within.as_secs())),
         Err(RecvTimeoutError::Disconnected) => Err("cannot read the output".into()),
@@ -118,7 +120,7 @@ mod tests {
 
     fn asked(text: &str) -> Result<Option<Credentials>, String> {
         let dir = tempfile::tempdir().unwrap();
-        ask(script(&dir, text).as_os_str(), "r.example:5000", TIME_MAX)
+        ask(script(&dir, text).as_os_str(), "r.example:5000", HELPER_TIMEOUT)
     }
 
     fn basic(username: &str, password: &str) -> Option<Credentials> {
@@ -153,7 +155,7 @@ mod tests {
         let missing = credentials("is-in-no-directory", "r.example").unwrap_err();
         assert!(missing.contains("PATH"), "{missing}");
         for name in ["", "../x", "a b", &"x".repeat(65)] {
-            assert!(credentials(name, "r.example").unwrap_err().contains("its name"), "{name}");
+            assert!(credentials(name, "r.example").unwrap_err().contains("helper's name"), "{name}");
         }
     }
 

@@ -41,7 +41,7 @@ pub enum Credentials {
 /// Error from reading credentials from a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFileError {
-    #[error("has {0} bytes; at most {FILE_MAX} are allowed")]
+    #[error("is {0} bytes; the maximum is {FILE_MAX}")]
     Size(usize),
     /// The file is not a Docker configuration file. The parser's message could repeat a value, so only the position is
     /// given.

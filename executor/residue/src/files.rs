@@ -73,7 +73,7 @@ impl Search<'_> {
             if entries > ENTRIES_MAX {
                 return self.report.unsearched(
                     top.display().to_string(),
-                    format!("it has more than {ENTRIES_MAX} files: the rest were skipped"),
+                    format!("the directory has more than {ENTRIES_MAX} entries: the rest were skipped"),
                 );
             }
             let read = path.symlink_metadata().and_then(|meta| {
@@ -102,7 +102,7 @@ impl Search<'_> {
             let at = || place(path);
             let bytes = self.stream(|buffer, at| if at < BYTES_MAX { file.read(buffer) } else { Ok(0) }, 0, &at)?;
             if bytes >= BYTES_MAX {
-                return Err(io::Error::other(format!("only its first {BYTES_MAX} bytes were read")));
+                return Err(io::Error::other(format!("only the first {BYTES_MAX} bytes of the file were read")));
             }
             Ok(bytes)
         });
@@ -180,7 +180,7 @@ mod tests {
         let mut deleted = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut deleted, canary.as_bytes()).unwrap();
         let namespace = std::fs::File::open("/proc/self/ns/uts").unwrap();
-        assert!(namespace.metadata().unwrap().is_file(), "the control: it looks like a file");
+        assert!(namespace.metadata().unwrap().is_file(), "the control: the entry is a regular file");
         let mut search = Search::new(&needles);
         search.descriptors(&crate::process::Process::from_pid(std::process::id()).unwrap());
         let report = search.report();

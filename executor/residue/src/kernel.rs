@@ -95,7 +95,7 @@ impl Search<'_> {
                 }
             }
             self.report.bytes += count as u64;
-            // Chunks overlap by less than a window, except at the end.
+            // Chunks overlap by less than a window, except at the end of the segment.
             let seam = if at + (count as u64) < segment.size { (WINDOW as u64 - 1).min(count as u64 - 1) } else { 0 };
             at += count as u64 - seam;
         }

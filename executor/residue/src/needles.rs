@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 /// Length of a searched window of a secret in bytes.
 pub const WINDOW: usize = 16;
-/// Number of words of the filter, a power of two. The filter has 256 KiB.
+/// Number of words in the filter, a power of two. The filter has 256 KiB.
 const FILTER: usize = 1 << 15;
 /// Size of the blocks in which zeros are skipped, in bytes.
 const ZEROS: usize = 512;

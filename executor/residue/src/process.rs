@@ -149,12 +149,12 @@ mod tests {
         assert!(place("file").iter().any(|place| matches!(place, Place::Descriptor { .. })), "{report}");
         assert!(place("memory").iter().all(|place| matches!(place, Place::Memory { .. })), "{report}");
         assert!(!place("memory").is_empty(), "{report}");
-        assert_eq!(report.processes, 1, "not this one");
+        assert_eq!(report.processes, 1, "the process itself is not included");
         drop(stdin);
         child.wait().unwrap();
         let mut search = Search::new(&needles);
         search.process(&process);
-        assert!(!search.report().found(), "it is gone, which is no error");
+        assert!(!search.report().found(), "a search of a process that has exited found something");
     }
 
     #[test]

@@ -71,17 +71,17 @@ async fn follow(
         }
         (origin, path) = (next, place);
     }
-    Err(Failure::last(format!(
-        "{origin} redirects too often: at most {} redirects are allowed",
-        fetch.rules.redirects_max
-    )))
+    Err(Failure::last(format!("{origin} redirects more than {} times, the maximum", fetch.rules.redirects_max)))
 }
 
 fn redirect(origin: &Origin, headers: &HeaderMap) -> Result<(Origin, Zeroizing<String>), Failure> {
     let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
     let next = location.and_then(|location| Origin::parse(location, origin));
-    let (next, path) =
-        next.ok_or_else(|| Failure::last(format!("{origin} redirects to an address that is not supported")))?;
+    let (next, path) = next.ok_or_else(|| {
+        Failure::last(format!(
+            "{origin} redirects to an address that is not an http or https URL, or contains a user name"
+        ))
+    })?;
     Ok((next, Zeroizing::new(path)))
 }
 
@@ -89,7 +89,7 @@ fn redirect(origin: &Origin, headers: &HeaderMap) -> Result<(Origin, Zeroizing<S
 async fn save(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File) -> Result<(), Failure> {
     let most = rules.bytes_max;
     let too_large =
-        |bytes: u64| Failure::last(format!("{origin} sends {bytes} bytes or more; at most {most} are allowed"));
+        |bytes: u64| Failure::last(format!("the response of {origin} is {bytes} bytes or more; the maximum is {most}"));
     let announced = answer.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if let Some(bytes) = announced.filter(|bytes| *bytes > most) {
         return Err(too_large(bytes));
@@ -101,7 +101,7 @@ async fn save(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File
                 let why = format!("{origin} sent nothing for {} s", rules.idle.as_secs());
                 Failure::transient(why)
             }
-            BodyError::Ended => Failure::transient(format!("{origin}: the connection ended after {bytes} bytes")),
+            BodyError::Ended => Failure::transient(format!("{origin} closed the connection after {bytes} bytes")),
         })?;
         let Some(piece) = piece else { return Ok(()) };
         bytes += piece.len() as u64;

@@ -126,14 +126,14 @@ fn entries(archive: impl Read, bytes_max: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks an entry. Its path and the target of a hard link must stay below the directory, and it must not be a device.
+/// Checks an entry. The path and the target of a hard link must not escape the directory, and devices are refused.
 fn check(entry: &Entry) -> Result<(), Failure> {
     let shown = |path: &[u8]| path.escape_ascii().to_string();
     check_path(&entry.path)?;
     match entry.kind {
         Kind::HardLink if leads_out(&entry.link) => {
             let (path, link) = (shown(&entry.path), shown(&entry.link));
-            Err(Failure::last(format!("`{path}` is a link to `{link}`, which is outside of the directory")))
+            Err(Failure::last(format!("`{path}` is a hard link to `{link}`, which escapes the directory")))
         }
         Kind::CharDevice(..) | Kind::BlockDevice(..) => {
             Err(Failure::last(format!("`{}` is a device node, which is not allowed", shown(&entry.path))))

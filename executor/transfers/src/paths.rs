@@ -5,7 +5,7 @@ use crate::job::Failure;
 /// Checks the path of an entry.
 pub(crate) fn check_path(path: &[u8]) -> Result<(), Failure> {
     match leads_out(path) {
-        true => Err(Failure::last(format!("`{}` leads out of the directory", path.escape_ascii()))),
+        true => Err(Failure::last(format!("`{}` escapes the directory", path.escape_ascii()))),
         false => Ok(()),
     }
 }

@@ -102,7 +102,7 @@ pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     match error {
         HttpError::Forbidden(why) => Failure::last(format!("access to {origin} is not allowed: {why}")),
         HttpError::Slow { within, .. } => {
-            Failure::transient(format!("{origin} did not answer within {} s", within.as_secs_f32().ceil()))
+            Failure::transient(format!("no response of {origin} within {} s", within.as_secs_f32().ceil()))
         }
         HttpError::Broken(why) => Failure::transient(format!("{origin}: {}", plain(&why))),
         HttpError::Untrusted(why) => Failure::last(format!("{origin}: {why}")),
@@ -112,7 +112,7 @@ pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
 
 /// Creates the failure for a status other than success.
 pub(crate) fn refused(origin: &Origin, status: StatusCode) -> Failure {
-    let why = format!("{origin} answered {status}");
+    let why = format!("{origin} responded with status {status}");
     let passes =
         status.is_server_error() || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
     if passes { Failure::transient(why) } else { Failure::last(why) }

@@ -34,10 +34,10 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
     let file = match stat.mode & TYPE_MASK {
         REGULAR => true,
         DIRECTORY => false,
-        _ => return Err(Failure::last("it is neither a file nor a directory")),
+        _ => return Err(Failure::last("the path is neither a file nor a directory")),
     };
     if file && stat.size > most {
-        return Err(Failure::last(format!("the file has {} bytes; at most {most} are allowed", stat.size)));
+        return Err(Failure::last(format!("the file is {} bytes; the maximum is {most}", stat.size)));
     }
     let kind = if file { "application/octet-stream" } else { "application/x-tar" };
     let (pieces, waiting) = mpsc::channel(WAITING);
@@ -97,7 +97,7 @@ fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
 fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), TarError> {
     let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default().without_total());
     let entry = reader.next_entry()?.filter(|entry| entry.is_plain_file() && entry.size == size);
-    entry.ok_or_else(|| TarError::Read(io::Error::other("changed while it was opened")))?;
+    entry.ok_or_else(|| TarError::Read(io::Error::other("the file changed while it was opened")))?;
     let mut buffer = vec![0; PIECE];
     while let Some((_, length)) = reader.content(&mut buffer)? {
         let piece = Bytes::copy_from_slice(&buffer[..length]);

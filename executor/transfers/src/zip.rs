@@ -50,7 +50,7 @@ pub(crate) fn check(file: &File, bytes_max: u64) -> Result<(), Failure> {
         }
         bytes = bytes.saturating_add(entry.size());
         if bytes > bytes_max {
-            let why = format!("the zip archive unpacks to {bytes} bytes or more; at most {bytes_max} are allowed");
+            let why = format!("the zip archive unpacks to {bytes} bytes or more; the maximum is {bytes_max}");
             return Err(Failure::last(why));
         }
     }
@@ -71,7 +71,9 @@ pub(crate) fn to_tar(file: &File, out: &mut impl Write, bytes_max: u64) -> io::R
     let mut entries = archive.files_with_reader(file, ZipReadOptions::new()).map_err(failed)?;
     while let Some(entry) = entries.next() {
         let entry = entry.map_err(failed)?;
-        left = left.checked_sub(entry.size()).ok_or_else(|| io::Error::other("the unpacked size exceeds the limit"))?;
+        left = left
+            .checked_sub(entry.size())
+            .ok_or_else(|| io::Error::other(format!("the unpacked size exceeds {bytes_max} bytes, the maximum")))?;
         append(entry, &mut tar)?;
     }
     tar.finish()

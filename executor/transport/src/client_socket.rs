@@ -166,7 +166,7 @@ mod tests {
             writer.shutdown().await.unwrap();
         });
         yield_now().await; // one thread: both tasks run until they have to wait
-        assert!(!writing.is_finished(), "the control: the answer finds no room");
+        assert!(!writing.is_finished(), "the control: the response does not fit into the buffer");
         client.write_all(b"hello").await.unwrap();
         client.shutdown().await.unwrap();
         assert_eq!(timeout(Duration::from_secs(10), reading).await.unwrap().unwrap(), (*b"hello", 0));

@@ -191,17 +191,17 @@ mod tests {
         let slots = Slots::new(LIMITS);
         let take = |owner, calls: &Calls| slots.take(owner, calls);
         let mut held: Vec<Slot> = (0..6).map(|_| take(A, &busy()).unwrap()).collect();
-        assert!(take(A, &idle()).is_none(), "all that one may have, and all are busy");
+        assert!(take(A, &idle()).is_none(), "the owner has all of its slots, and all are busy");
         held.push(take(B, &idle()).unwrap());
         held.push(take(B, &busy()).unwrap());
         // B's own idle connection is closed.
         held.push(take(B, &busy()).unwrap());
         assert_eq!(owners(&slots).iter().filter(|owner| **owner == B).count(), 2);
-        assert!(take(B, &busy()).is_none(), "full, and B has some");
+        assert!(take(B, &busy()).is_none(), "the slots are full, and B has some");
         held.push(take(Owner::User(3), &idle()).unwrap()); // beyond the limit
         held.push(take(ROOT, &busy()).unwrap()); // replaces the connection that makes no call
         held.push(take(ROOT, &busy()).unwrap());
-        assert!(take(ROOT, &busy()).is_none(), "root has some");
+        assert!(take(ROOT, &busy()).is_none(), "root has some slots");
         held.push(take(Owner::User(3), &busy()).unwrap());
         assert!(take(Owner::User(4), &busy()).is_none(), "nothing is left beyond the limit");
         held.clear();
@@ -219,7 +219,7 @@ mod tests {
         let _new = slots.take(Owner::User(3), &idle()).unwrap();
         held[2].lost().await; // belongs to A, which has the most; the oldest silent one
         assert_eq!(slots.occupied().len(), LIMITS.all);
-        assert!(slots.take(A, &busy()).is_some(), "A's own");
+        assert!(slots.take(A, &busy()).is_some(), "a connection of A is replaced");
     }
 
     /// All host ids of a container count as one owner, so a process that uses many of them cannot take other

@@ -39,9 +39,9 @@ pub use stream::TlsStream;
 /// Maximum number of accepted callers in the queue to the runtime. If the queue is full, the thread blocks.
 const QUEUE: usize = 32;
 /// Pause after a failed accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time limit for a refused client to read the alert.
-const REASON: Duration = Duration::from_secs(1);
+const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum bytes that a refused client may still send before its connection is closed.
 const UNREAD_MAX: usize = 64 << 10;
 /// Interval at which refused clients are summarized in the log.
@@ -131,7 +131,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     log.borrow_mut().refused(None, &format!("cannot accept a connection: {error}"));
-                    sleep(ACCEPT_PAUSE).await;
+                    sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
             };
@@ -161,7 +161,9 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
         let deadline = Instant::now() + self.time;
         let shaken = tokio::select! {
             shaken = timeout_at(deadline, shake(&mut stream, &mut session)) => shaken,
-            () = place.lost() => return Err("the handshake was aborted because others needed its slot".to_owned()),
+            () = place.lost() => {
+                return Err("the handshake was aborted because another connection needed the slot".to_owned());
+            }
         };
         let why = match shaken {
             Err(_) => return Err(format!("the handshake timed out after {} s", self.time.as_secs())),
@@ -184,7 +186,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
         };
         drop(session);
         tokio::select! {
-            _ = timeout(REASON, part(&mut stream)) => {}
+            _ = timeout(ALERT_TIMEOUT, part(&mut stream)) => {}
             () = place.lost() => {}
         }
         Err(why)

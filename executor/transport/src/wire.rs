@@ -17,7 +17,7 @@
 //! dynamic table, and copies small responses into a write buffer. The client determines how much data h2 keeps, and how
 //! long. Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the
 //! frames, keeps fields and bodies by stream, and passes frames of the same shape without content to h2. A stream's
-//! memory is freed when the stream ends, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
+//! memory is freed when the stream is closed, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
 //! The input is a socket and a service; the output is requests with their own fields and bodies. All byte limits of a
 //! connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). The service decides

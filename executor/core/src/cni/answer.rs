@@ -174,7 +174,7 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let message = if message.is_empty() { String::from_utf8_lossy(stderr).into_owned() } else { message.join(": ") };
     let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(crate::text::is_harmful, "?");
     line.truncate(line.floor_char_boundary(WORDS_MAX));
-    PluginFailure { code, message: if line.is_empty() { "it printed no error message".into() } else { line } }
+    PluginFailure { code, message: if line.is_empty() { "the plugin printed no error message".into() } else { line } }
 }
 
 /// Returns the versions that both a plugin and this code support.

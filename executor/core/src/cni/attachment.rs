@@ -18,7 +18,7 @@ const ID_SHOWN: usize = 40;
 /// A container that is, or may be, connected to a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// Id of the container.
+    /// Id of the connected container or pod.
     pub id: ContainerId,
     /// Id of the container for plugins (`CNI_CONTAINERID`).
     pub cni_id: String,

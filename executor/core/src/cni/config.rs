@@ -10,7 +10,7 @@ use super::Version;
 pub const CONFIG_MAX: u64 = 256 << 10;
 /// Maximum number of plugins of a network.
 pub const PLUGINS_MAX: usize = 16;
-/// Maximum length of the name of a network or of a plugin, in bytes.
+/// Maximum length of a network name or plugin name, in bytes.
 const NAME_MAX: usize = 128;
 /// Maximum number of versions that a configuration may list.
 const VERSIONS_MAX: usize = 32;

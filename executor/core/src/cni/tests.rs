@@ -200,7 +200,7 @@ fn plugin_errors_are_reported_in_one_line() {
     let failure = plugin_failure(reported, b"ignored");
     assert_eq!((failure.code, &*failure.message), (11, "no address: range is full"));
     assert_eq!(plugin_failure(b"garbage", b"panic: x\n\tat y\x1b[1m").message, "panic: x at y?[1m");
-    assert_eq!(plugin_failure(b"", b"").message, "it printed no error message");
+    assert_eq!(plugin_failure(b"", b"").message, "the plugin printed no error message");
     assert!(plugin_failure("é".repeat(5000).as_bytes(), "é".repeat(5000).as_bytes()).message.len() <= 1024);
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::signal::parse_signal;
 use crate::limits::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX};
+use crate::text::printable;
 use crate::violation::Violation;
 
 /// Maximum number of volumes.
@@ -91,7 +92,7 @@ impl ImageDefaults {
         let stop_signal = config.stop_signal().as_deref().filter(|signal| !signal.is_empty()).and_then(|signal| {
             let number = parse_signal(signal);
             if number.is_none() {
-                found.push(Violation::new("StopSignal", "is not a signal"));
+                found.push(Violation::new("StopSignal", format!("{:?} is not a signal", printable(signal, 80))));
             }
             number
         });

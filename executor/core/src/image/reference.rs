@@ -73,7 +73,7 @@ pub enum Fault {
     #[error("must begin with `docker://`, `oci:`, `oci-archive:` or `docker-archive:`")]
     Scheme,
     /// The reference is too long.
-    #[error("has {0} bytes; at most {REFERENCE_MAX} are allowed")]
+    #[error("is {0} bytes; the maximum is {REFERENCE_MAX}")]
     Length(usize),
     /// The name is the id of an image.
     #[error("is an image id (64 hexadecimal digits); use a name")]
@@ -90,7 +90,7 @@ pub enum Fault {
     )]
     Component(String),
     /// The name is too long.
-    #[error("registry and repository have {0} bytes; at most {NAME_MAX} are allowed")]
+    #[error("registry and repository are {0} bytes; the maximum is {NAME_MAX}")]
     NameLength(usize),
     /// The tag is invalid.
     #[error(

@@ -62,7 +62,7 @@ impl MountPoint {
         let length = self.link(number, file).as_os_str().len();
         (length >= PATH_MAX).then(|| {
             let (most, path) = (file.as_os_str().len() + PATH_MAX - 1 - length, file.as_os_str().len());
-            format!("has {path} bytes below {}; at most {most} are allowed", self.target.display())
+            format!("is {path} bytes below {}; the maximum is {most}", self.target.display())
         })
     }
 }

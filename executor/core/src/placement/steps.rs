@@ -1,4 +1,4 @@
-//! Computes the mount points of the files of one process in a tree of actions.
+//! Computes the mount points for one process's files in an action tree.
 
 use std::path::PathBuf;
 

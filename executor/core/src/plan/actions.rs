@@ -22,8 +22,8 @@ pub struct Actions {
     pub setup: Option<Action>,
     /// Main action.
     pub action: Action,
-    /// Actions that run at the same time as the main action. When one of these actions or the main action ends, the
-    /// others are cancelled.
+    /// Actions that run at the same time as the main action. When one of these actions or the main action completes,
+    /// the others are cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Action>,
     /// Policy for restarting `action` and the sidecars after they finish.

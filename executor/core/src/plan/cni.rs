@@ -21,9 +21,9 @@ pub struct CniOptions {
 /// Argument for CNI plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CniArgument {
-    /// Name.
+    /// Name: letters, digits and `_`.
     pub name: String,
-    /// Value.
+    /// Value: visible ASCII characters without `;` and `=`.
     pub value: String,
 }
 

@@ -54,9 +54,9 @@ impl Protocol {
 pub struct PublishedPort {
     /// Host address; all addresses if unset.
     pub host_ip: Option<IpAddr>,
-    /// Host port.
+    /// Host port, 1 to 65535.
     pub host_port: u16,
-    /// Container port.
+    /// Container port, 1 to 65535.
     pub container_port: u16,
     /// Transport protocol.
     pub protocol: Protocol,

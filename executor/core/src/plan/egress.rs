@@ -78,7 +78,7 @@ pub struct EgressRule {
 }
 
 impl EgressRule {
-    /// Returns the number of combinations of a destination and a range of ports.
+    /// Returns the number of pairs of a destination and a port range.
     pub fn elements(&self) -> usize {
         self.destinations.len().saturating_mul(self.ports.len().max(1))
     }
@@ -92,7 +92,7 @@ fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// Returns the number of bits of an address of this family.
+/// Returns the address length of this family, in bits.
 fn width(ip: IpAddr) -> u32 {
     if ip.is_ipv4() { 32 } else { 128 }
 }

@@ -71,10 +71,10 @@ pub struct Device {
     /// Name in the configuration, or the qualified name of a CDI device: `vendor.com/class=name`. Empty if
     /// `host_path` is set.
     pub name: String,
-    /// Path of a node or of a directory of nodes on the host; unset if the device has a name.
+    /// Host path of a device node, or of a directory with device nodes; unset if the device has a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<PathBuf>,
-    /// Path of the node, or of the directory of nodes, in the container. Empty for a CDI device. In a draft, empty =
+    /// Path of the device node or directory in the container. Empty for a CDI device. In a draft, empty =
     /// the path on the host.
     pub path: PathBuf,
     /// Permissions. Empty for a CDI device. In a draft, empty = the permissions in the configuration.

@@ -26,7 +26,7 @@ pub enum PodRole {
     },
     /// A member of a pod.
     Member {
-        /// Id of the pod.
+        /// Id of the pod, whose holder has the shared resources.
         pod: ContainerId,
         /// True if the members share the holder's PID namespace.
         share_processes: bool,

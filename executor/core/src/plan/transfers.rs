@@ -81,7 +81,7 @@ impl ChecksumAlgorithm {
 /// Expected checksum of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checksum {
-    /// Algorithm.
+    /// Algorithm of `value`.
     pub algorithm: ChecksumAlgorithm,
     /// Checksum, hexadecimal in lower case.
     pub value: String,
@@ -92,7 +92,7 @@ pub struct Checksum {
 pub struct PlannedTransfer {
     /// Path of the transfer's action, unique within the container.
     pub id: String,
-    /// Direction.
+    /// Download into the container, or upload from it.
     pub direction: Direction,
     /// Name of the artifact, for the log and for errors; may be empty.
     pub artifact: String,

@@ -14,7 +14,7 @@ pub const CNI_NETWORKS_MAX: usize = 500;
 /// Maximum size of the containers in a list, in bytes. Further containers are only counted, because clients reject
 /// messages of more than 4 MiB.
 pub const LISTED_CONTAINERS_BYTES: usize = 2 << 20;
-/// Maximum number of warnings of a list, and of each network.
+/// Maximum number of warnings in a list, and for each network.
 pub const NETWORK_WARNINGS_MAX: usize = 50;
 /// Maximum length of a warning of a list, in characters.
 pub const NETWORK_WARNING_LENGTH: usize = 400;

@@ -190,7 +190,7 @@ pub struct Attach {
     /// True if the process blocks while the client does not read. Implied if the client sends input and wants output.
     #[prost(bool, tag = "4")]
     pub lossless: bool,
-    /// True if the client is expected to reconnect when its connection ends without [`ToShim::Leave`].
+    /// True if the client is expected to reconnect when its connection closes without [`ToShim::Leave`].
     #[prost(bool, tag = "5")]
     pub resumable: bool,
     /// Byte offset in the output at which the client wants to continue.
@@ -244,7 +244,7 @@ pub fn position_of(bytes: &[u8]) -> Option<(u64, u64)> {
 pub enum ToShim {
     /// Input; bytes follow.
     Input = b'i',
-    /// End of input.
+    /// End of input; no bytes follow.
     EndOfInput = b'.',
     /// Window size: rows and columns follow, two bytes each, little endian.
     Window = b'w',

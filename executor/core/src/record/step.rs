@@ -1,4 +1,4 @@
-//! Record of the steps of a container with a tree of actions.
+//! Records the steps of a container's action tree.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub enum StepState {
     /// The step has not been started.
     #[default]
     Pending,
-    /// The step was started and has not ended.
+    /// The step was started and has not completed.
     Running,
     /// The step completed without an error.
     Succeeded,

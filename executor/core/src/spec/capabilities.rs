@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(count(&["CAP_KILL"], &["CAP_KILL", "CAP_CHOWN"], false, 0), 7);
         assert_eq!(count(&["ALL"], &["CAP_KILL"], false, 0), 41);
         for privileged in [false, true] {
-            assert_eq!(count(&[], &[], privileged, 1000), 0, "a user other than root has what is added, nothing else");
+            assert_eq!(count(&[], &[], privileged, 1000), 0, "a user other than root has only the added capabilities");
         }
         let one = held(&isolation(&["CAP_NET_RAW"], &[], false), 1000);
         assert_eq!(one, CapabilitySets { ambient: true, ..CapabilitySets::new(["CAP_NET_RAW"].into()) });

@@ -82,7 +82,7 @@ impl Restarts {
 pub enum RestartOutcome {
     /// The run is being stopped, and another run follows.
     Follows(Vec<StepOrder>),
-    /// The action is ending or has already ended.
+    /// The action is stopping or has already completed.
     IsEnding,
     /// There is no restart policy, or it permits no further run.
     NotPermitted,
@@ -115,7 +115,7 @@ impl Steps {
         RestartOutcome::Follows(std::mem::take(&mut self.orders))
     }
 
-    /// Prevents further runs. During a delay the step ends with the last run's error.
+    /// Prevents further runs. During a delay the step completes with the last run's error.
     pub fn forbid_restarts(&mut self, now: Timestamp) {
         for index in 0..self.steps.len() {
             if let Role::Restart(restarts) = &mut self.steps[index].role {
@@ -213,7 +213,7 @@ impl Steps {
         }
     }
 
-    /// Starts a run.
+    /// Starts a run, and records its start time.
     pub(super) fn start_run(&mut self, index: usize, child: usize, now: Timestamp) {
         if let Role::Restart(restarts) = &mut self.steps[index].role {
             restarts.record.started_at = Some(now);

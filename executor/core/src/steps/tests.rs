@@ -228,7 +228,7 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000_000)
 }
 
-/// Extracts the log line and the delay from the orders after an exit that is followed by a restart.
+/// Extracts the log line and the delay from the commands after an exit that is followed by a restart.
 fn pause(orders: &[StepOrder]) -> (String, Timer, u64) {
     let [StepOrder::Clear(text), StepOrder::Expire(timer, pause)] = orders else { panic!("{orders:?}") };
     (text.clone(), *timer, pause.as_secs())
@@ -344,7 +344,7 @@ fn unhealthy_run_restarts_within_policy_limit() {
     let (text, timer, _) = pause(&steps.ended(0, exited(0), at(6)));
     assert_eq!(text, "restarting now: Instance became unhealthy: no answer");
     assert_eq!(steps.expired(timer, at(6)), [StepOrder::Start(0)]);
-    assert_eq!(steps.run_again_for(why(), at(7)), RestartOutcome::NotPermitted, "once only");
+    assert_eq!(steps.run_again_for(why(), at(7)), RestartOutcome::NotPermitted, "the restart is requested only once");
     let mut without = self::steps(Action::Run(0), 1);
     without.start(at(0));
     assert_eq!(without.run_again_for(why(), at(1)), RestartOutcome::NotPermitted);

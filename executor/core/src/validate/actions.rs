@@ -144,7 +144,7 @@ fn progress(path: &str, messages: &Messages, report: &mut Report) {
         [("start_message", start), ("success_message", success), ("failure_message_prefix", failure_prefix)]
     {
         if text.len() > PROGRESS_MESSAGE_MAX {
-            let why = format!("has {} bytes; at most {PROGRESS_MESSAGE_MAX} are allowed", text.len());
+            let why = format!("is {} bytes; the maximum is {PROGRESS_MESSAGE_MAX}", text.len());
             report.add(format!("{parent}.{name}"), TooLong.because(why));
         } else if text.contains('\0') {
             report.add(format!("{parent}.{name}"), InvalidCharacter.because("contains NUL"));

@@ -15,7 +15,7 @@ use crate::plan::{GIVEN_CGROUP, HostOptions};
 const LIST_MAX: usize = 1000;
 /// Maximum number of page sizes.
 const PAGE_SIZES_MAX: usize = 16;
-/// Maximum number of files in a request, and maximum length of a name and of a value in bytes.
+/// Maximum number of files in a request, and maximum length of a name and a value, in bytes.
 const FILES_MAX: usize = 32;
 const FILE_MAX: usize = 64;
 const VALUE_MAX: usize = 256;
@@ -89,7 +89,7 @@ pub(super) fn unified(files: &BTreeMap<String, String>, policy: &Policy, report:
         } else if value.len() > VALUE_MAX {
             report.add(
                 field,
-                TooLong.because(format!("has a value of {} bytes; at most {VALUE_MAX} are allowed", value.len())),
+                TooLong.because(format!("has a value of {} bytes; the maximum is {VALUE_MAX}", value.len())),
             );
         } else if value.is_empty() || !value.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
             report.add(field, InvalidCharacter.because("has an empty value, or a value that is not printable ASCII"));
@@ -108,7 +108,7 @@ fn plain_file(file: &str) -> Result<(), FieldFault> {
         return Err(Conflict.because(format!("cannot be set here; use {field}")));
     }
     if controller == "cgroup" {
-        return Err(Reserved.because("is reserved for the executor, like every file of `cgroup.`"));
+        return Err(Reserved.because("is reserved for the executor, like every file whose name begins with `cgroup.`"));
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn parent(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
 fn plain_parent(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     if text.len() > CGROUP_PARENT_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {CGROUP_PARENT_MAX} are allowed", text.len())));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {CGROUP_PARENT_MAX}", text.len())));
     }
     let shown = shorten(text);
     let names = text.strip_prefix('/').map(|names| names.split('/').collect::<Vec<_>>()).unwrap_or_default();

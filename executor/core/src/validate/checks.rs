@@ -169,7 +169,7 @@ fn http(field: &str, asked: &HttpProbe, report: &mut Report) -> HttpProbe {
     // Characters of a URI's path and query (RFC 3986).
     let in_path = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&b);
     if asked.path.len() > HTTP_PATH_MAX {
-        let why = format!("has {} bytes; at most {HTTP_PATH_MAX} are allowed", asked.path.len());
+        let why = format!("is {} bytes; the maximum is {HTTP_PATH_MAX}", asked.path.len());
         report.add(of("path"), TooLong.because(why));
     } else if !(asked.path.is_empty() || asked.path.starts_with('/') && asked.path.bytes().all(in_path)) {
         let why = format!(
@@ -217,7 +217,7 @@ fn headers(field: &str, headers: &[(String, String)], report: &mut Report) {
             report.add(of("name"), Duplicate.because(format!("{name:?} is given twice")));
         }
         if value.len() > HEADER_VALUE_MAX {
-            let why = format!("has {} bytes; at most {HEADER_VALUE_MAX} are allowed", value.len());
+            let why = format!("is {} bytes; the maximum is {HEADER_VALUE_MAX}", value.len());
             report.add(of("value"), TooLong.because(why));
         } else if !value.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
             report.add(of("value"), InvalidCharacter.because("has a character that is not visible ASCII"));
@@ -236,7 +236,7 @@ fn exec(field: &str, asked: &ExecProbe, policy: &Policy, report: &mut Report) {
         return;
     }
     if bytes > EXEC_BYTES_MAX {
-        report.add(field, TooLong.because(format!("has {bytes} bytes; at most {EXEC_BYTES_MAX} are allowed")));
+        report.add(field, TooLong.because(format!("is {bytes} bytes; the maximum is {EXEC_BYTES_MAX}")));
         return;
     }
     if path.is_empty() {

@@ -62,13 +62,13 @@ fn check_arguments(arguments: &[CniArgument], report: &mut Report) {
             );
             report.add(field("name"), InvalidFormat.because(why));
         } else if name.eq_ignore_ascii_case(IGNORE_UNKNOWN) {
-            report.add(field("name"), Reserved.because("is set in every call"));
+            report.add(field("name"), Reserved.because("`IgnoreUnknown` is reserved: every call sets the argument"));
         } else if !seen.insert(name) {
             report.add(field("name"), Duplicate.because(format!("{name} is given twice; remove one")));
         }
         if value.len() > VALUE_MAX || !value.bytes().all(|b| b.is_ascii_graphic() && b != b';' && b != b'=') {
             let why = format!(
-                "has {} bytes; at most {VALUE_MAX} visible ASCII characters without `;` and `=` are allowed",
+                "is {} bytes; use at most {VALUE_MAX} visible ASCII characters, without `;` and `=`",
                 value.len()
             );
             report.add(field("value"), InvalidFormat.because(why));
@@ -88,7 +88,7 @@ fn check_bandwidth(bandwidth: &CniBandwidth, report: &mut Report) {
         } else if rate == 0 && burst > 0 {
             report.add(field, Conflict.because(format!("needs `{direction}_rate`")));
         } else if burst >= BURST_BITS {
-            report.add(field, OutOfRange.because(format!("is {burst} bits; less than {BURST_BITS} are allowed")));
+            report.add(field, OutOfRange.because(format!("is {burst} bits; use less than {BURST_BITS}")));
         }
     }
 }
@@ -107,10 +107,8 @@ fn check_annotations(options: &CniOptions, report: &mut Report) {
     }
     for name in annotations.keys() {
         if name.is_empty() || name.len() > ANNOTATION_NAME_MAX || !name.bytes().all(|b| b.is_ascii_graphic()) {
-            let why = format!(
-                "its name has {} bytes; 1 to {ANNOTATION_NAME_MAX} visible ASCII characters are allowed",
-                name.len()
-            );
+            let why =
+                format!("the name is {} bytes; use 1 to {ANNOTATION_NAME_MAX} visible ASCII characters", name.len());
             report.add(format!("{FIELD}[{}]", shorten(name)), InvalidFormat.because(why));
         }
     }

@@ -158,9 +158,9 @@ fn check_egress(asked: &Connectivity, isolation: &Isolation, policy: &Policy, re
         report.add("egress_rules", Conflict.because("needs `egress`"));
     }
     let why = if asked.egress {
-        "could bypass the egress rules; it needs `egress` without `egress_rules`"
+        "could bypass the egress rules; set `egress` without `egress_rules`"
     } else {
-        "could bypass the block on egress; it needs `egress`"
+        "could bypass the block on egress; set `egress`"
     };
     for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
         report.add("capabilities.add", Conflict.because(format!("{name} {why}")));
@@ -233,7 +233,7 @@ fn check_dns(asked: &Connectivity, report: &mut Report) {
         }
         for (index, word) in words.iter().enumerate() {
             if word.is_empty() || word.len() > DOMAIN_MAX || !word.bytes().all(|b| b.is_ascii_graphic()) {
-                let why = format!("has {} bytes; 1 to {DOMAIN_MAX} visible ASCII characters are allowed", word.len());
+                let why = format!("is {} bytes; use 1 to {DOMAIN_MAX} visible ASCII characters", word.len());
                 report.add(format!("{field}[{index}]"), InvalidFormat.because(why));
             }
         }

@@ -212,7 +212,7 @@ impl<'a> DraftStep<'a> {
 pub struct DraftTransfer<'a> {
     /// Path of the transfer's action, which is the id of the transfer.
     pub id: String,
-    /// Direction.
+    /// Download into the container, or upload from it.
     pub direction: Direction,
     /// Name of the artifact.
     pub artifact: &'a str,

@@ -79,7 +79,7 @@ pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), 
         violations.push(Violation::new(field, NotAllowed.because(why)));
     }
     if path.len() >= PATH_MAX {
-        let why = format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1);
+        let why = format!("is {} bytes; the maximum is {}", path.len(), PATH_MAX - 1);
         violations.push(Violation::new(field, TooLong.because(why)));
     }
     if !path.starts_with('/') {

@@ -216,7 +216,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
                 return Err(Reserved.because(why));
             }
             _ if part.len() > NAME_MAX => {
-                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX} are allowed", part.len());
+                let why = format!("`{shown}` has a component of {} bytes; the maximum is {NAME_MAX}", part.len());
                 return Err(TooLong.because(why));
             }
             _ => {}
@@ -225,11 +225,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     let absolute = root.join(path);
     let length = absolute.as_os_str().len();
     if length >= PATH_MAX {
-        return Err(TooLong.because(format!(
-            "`{}` has {length} bytes; at most {} are allowed",
-            shorten(path),
-            PATH_MAX - 1
-        )));
+        return Err(TooLong.because(format!("`{}` is {length} bytes; the maximum is {}", shorten(path), PATH_MAX - 1)));
     }
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| absolute.starts_with(bad)) {
         let why = format!("`{}` is under {bad}, which is reserved for the kernel", shorten(path));
@@ -290,7 +286,7 @@ pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<St
         && let Some((largest, size)) = files.iter().max_by_key(|(_, size)| *size)
     {
         exceeded.push(format!(
-            "{contents} bytes of contents; at most {} are allowed (files_bytes_max); \
+            "{contents} bytes of contents; the maximum is {} (files_bytes_max); \
              the largest is {} with {size} bytes",
             policy.files_bytes_max,
             shorten(&largest.to_string_lossy()),
@@ -298,7 +294,7 @@ pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<St
     }
     let paths: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
     if paths > FILE_PATHS_MAX {
-        exceeded.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX} are allowed"));
+        exceeded.push(format!("{paths} bytes of paths; the maximum is {FILE_PATHS_MAX}"));
     }
     exceeded
 }

@@ -150,7 +150,7 @@ fn profile(name: &str, policy: &Policy) -> Result<(), FieldFault> {
         return Ok(());
     }
     if name.len() > APPARMOR_PROFILE_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {APPARMOR_PROFILE_MAX} are allowed", name.len())));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {APPARMOR_PROFILE_MAX}", name.len())));
     }
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let FieldFault { description, .. } = unknown_name(name, &known, "AppArmor profiles (`apparmor.profiles`)");

@@ -6,7 +6,6 @@ use crate::idmap::{Block, RANGE_IDS};
 use crate::limits::ID_MAX;
 use crate::plan::{IdMapping, UserNamespace};
 
-/// Checks a mapping of ids.
 pub(super) fn check(mapping: IdMapping, user_namespace: UserNamespace, policy: &Policy, report: &mut Report) {
     let IdMapping { container_id, host_id, length } = mapping;
     if user_namespace == UserNamespace::Host {

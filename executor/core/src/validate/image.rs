@@ -47,7 +47,7 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
 /// Checks the digests of an image, and the length of its reference.
 pub(super) fn check_parts(reference: &str, digest: &str, layers: &[String]) -> Result<(), FieldFault> {
     if reference.is_empty() || reference.len() >= PATH_MAX {
-        let why = format!("the reference has {} bytes; 1 to {} are allowed", reference.len(), PATH_MAX - 1);
+        let why = format!("the reference is {} bytes; 1 to {} are allowed", reference.len(), PATH_MAX - 1);
         return Err(InvalidFormat.because(why));
     }
     if !is_sha256(digest) {

@@ -97,7 +97,7 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
         if bytes > SECCOMP_PROFILE_MAX {
             report.add(
                 "seccomp_profile",
-                TooLong.because(format!("has {bytes} bytes; at most {SECCOMP_PROFILE_MAX} are allowed")),
+                TooLong.because(format!("is {bytes} bytes; the maximum is {SECCOMP_PROFILE_MAX}")),
             );
         }
         if !policy.allow_seccomp_profile {

@@ -67,7 +67,7 @@ pub(super) fn check(
 fn check_path(path: &str) -> Result<(), FieldFault> {
     let shown = shorten(path);
     if path.len() >= PATH_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1)));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {}", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
         return Err(InvalidCharacter.because("contains NUL or a newline"));
@@ -84,7 +84,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
             }
             "." | ".." => return Err(InvalidFormat.because(format!("`{shown}` contains `{part}`"))),
             _ if part.len() > NAME_MAX => {
-                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX} are allowed", part.len());
+                let why = format!("`{shown}` has a component of {} bytes; the maximum is {NAME_MAX}", part.len());
                 return Err(TooLong.because(why));
             }
             _ => {}

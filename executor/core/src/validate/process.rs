@@ -51,9 +51,8 @@ pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &[u8])], report:
     let env: usize = env.map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
     let total = args + secret_args + env + draft.path.len() + 1 + POINTER;
     if total > ARG_TOTAL_MAX {
-        let why = format!(
-            "arguments and environment have {total} bytes in total; at most {ARG_TOTAL_MAX} are allowed; use a file"
-        );
+        let why =
+            format!("arguments and environment are {total} bytes in total; the maximum is {ARG_TOTAL_MAX}; use a file");
         report.add(&draft.field, TooLarge.because(why));
     }
 }
@@ -61,7 +60,7 @@ pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &[u8])], report:
 fn check_path_of_program(path: &str) -> Result<(), FieldFault> {
     // `..` is allowed here: the path is looked up inside the container.
     if path.len() >= super::PATH_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {} are allowed", path.len(), super::PATH_MAX - 1)));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {}", path.len(), super::PATH_MAX - 1)));
     }
     if path.contains('\0') {
         return Err(InvalidCharacter.because("contains NUL"));
@@ -79,7 +78,7 @@ fn arguments(draft: &DraftStep<'_>, report: &mut Report) {
             report.add(&field, InvalidCharacter.because("contains NUL"));
         }
         if arg.len() >= ARG_STRING_MAX {
-            let why = format!("has {} bytes; at most {} are allowed; use a file", arg.len(), ARG_STRING_MAX - 1);
+            let why = format!("is {} bytes; the maximum is {}; use a file", arg.len(), ARG_STRING_MAX - 1);
             report.add(&field, TooLong.because(why));
         }
     }
@@ -125,7 +124,7 @@ fn variables<'a>(
         let length = name.len() + 1 + value.len() + 1;
         if length > ARG_STRING_MAX {
             let (is, most) = (length - 1, ARG_STRING_MAX - 1);
-            let why = format!("is too long: NAME=VALUE has {is} bytes; at most {most} are allowed; use a file");
+            let why = format!("is too long: NAME=VALUE is {is} bytes; the maximum is {most}; use a file");
             report.add(format!("{}.value", field()), TooLong.because(why));
         }
     }

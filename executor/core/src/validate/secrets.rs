@@ -58,7 +58,7 @@ pub(super) fn recheck(field: &str, process: &PlannedProcess) -> Result<(), Vec<V
     let names = &process.secret_environment_names;
     if names.len() > LIST_MAX || names.iter().any(|name| name.is_empty() || name.contains(['=', '\0'])) {
         let field = format!("{field}.secret_environment");
-        return Err(vec![Violation::new(field, "has an invalid name, or too many entries")]);
+        return Err(vec![Violation::new(field, format!("has an invalid name, or more than {LIST_MAX} entries"))]);
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ const TMPFS_COUNT_MAX: usize = 64;
 /// Maximum number of sysctls, and maximum length of a name or value in bytes.
 const SYSCTLS_MAX: usize = 64;
 const SYSCTL_MAX: usize = 256;
-/// Maximum number of lines of /etc/hosts, and maximum length of a name in bytes.
+/// Maximum number of lines in /etc/hosts, and maximum length of a host name in bytes.
 const HOSTS_MAX: usize = 256;
 const HOST_MAX: usize = 253;
 /// Sysctls that belong to an IPC namespace.
@@ -184,7 +184,7 @@ fn sysctl(name: &str, value: &str, network: Network, host_ipc: bool) -> Result<(
         return Err("is not the name of a sysctl, such as net.core.somaxconn".into());
     }
     if value.len() > SYSCTL_MAX || value.is_empty() || value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
-        return Err(format!("has a value of {} bytes; 1 to {SYSCTL_MAX} visible characters are allowed", value.len()));
+        return Err(format!("has a value of {} bytes; use 1 to {SYSCTL_MAX} visible characters", value.len()));
     }
     let of_network = name.starts_with("net.");
     if !of_network && !OF_IPC.contains(&name) && !name.starts_with("fs.mqueue.") {
@@ -194,7 +194,7 @@ fn sysctl(name: &str, value: &str, network: Network, host_ipc: bool) -> Result<(
         return Err("can only be set if the container has its own network".into());
     }
     if !of_network && host_ipc {
-        return Err("cannot be set with `host_ipc`: it is the host's".into());
+        return Err("cannot be set with `host_ipc`, because the host's value applies".into());
     }
     Ok(())
 }

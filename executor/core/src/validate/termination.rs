@@ -73,9 +73,7 @@ fn check(path: &Path) -> Result<(), FieldFault> {
         return Err(InvalidFormat.because(why));
     }
     if let Some(long) = path.iter().map(|name| name.len()).find(|length| *length > NAME_MAX) {
-        return Err(
-            TooLong.because(format!("`{shown}` has a component of {long} bytes; at most {NAME_MAX} are allowed"))
-        );
+        return Err(TooLong.because(format!("`{shown}` has a component of {long} bytes; the maximum is {NAME_MAX}")));
     }
     let in_dev = text.strip_prefix(TERMINATION_DEV_PREFIX).is_some_and(|rest| !rest.contains('/'));
     match ["/proc", "/sys", "/dev"].iter().find(|bad| path.starts_with(bad)) {

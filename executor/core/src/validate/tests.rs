@@ -89,14 +89,14 @@ fn exact_file_size_limit_names_largest_file() {
     for part in ["1048577", "1048576", "aaaa", "1048572"] {
         assert!(violations[0].description.contains(part), "{part}: {}", violations[0].description);
     }
-    assert!(one(u64::MAX).is_err(), "no overflow");
+    assert!(one(u64::MAX).is_err(), "the sum does not overflow");
     let paths: Vec<String> = (0..300).map(|n| format!("{n}/{}", "long/".repeat(750) + "x")).collect();
     let long = |count: usize| {
         let files = paths[..count].iter().map(|path| file(path, 0)).collect();
         validate(&Draft { files, ..draft() }, &Policy::default())
     };
     long(250).unwrap();
-    assert!(long(300).unwrap_err()[0].description.contains("bytes of paths; at most 1048576"));
+    assert!(long(300).unwrap_err()[0].description.contains("bytes of paths; the maximum is 1048576"));
 }
 
 /// The launcher accepts a request at the daemon's size limit: it counts relative paths as requested.

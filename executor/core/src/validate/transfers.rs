@@ -7,7 +7,7 @@ use super::{Draft, DraftTransfer, FieldFault, Policy, Report, check_path, log_so
 use crate::limits::{ARTIFACT_MAX, CACHE_KEY_MAX, URL_MAX};
 use crate::plan::{Checksum, ChecksumAlgorithm, Direction, PlannedTransfer};
 
-/// Checks the transfers of a draft.
+/// Checks the draft's transfers, and returns the valid ones.
 pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Vec<PlannedTransfer> {
     draft.transfers.iter().filter_map(|asked| transfer(asked, draft, policy, report)).collect()
 }
@@ -37,7 +37,7 @@ fn transfer(
         [("artifact", asked.artifact, ARTIFACT_MAX), ("cache_key", asked.cache_key, CACHE_KEY_MAX)]
     {
         if text.len() > most {
-            report.add(field(name), TooLong.because(format!("has {} bytes; at most {most} are allowed", text.len())));
+            report.add(field(name), TooLong.because(format!("is {} bytes; the maximum is {most}", text.len())));
         } else if text.chars().any(crate::text::is_harmful) {
             report.add(field(name), InvalidCharacter.because("contains a control character or a bidirectional mark"));
         }
@@ -94,7 +94,7 @@ fn checksum((algorithm, value): (&str, &str), parent: &str, report: &mut Report)
     };
     let digits = 2 * algorithm.digest_len();
     if !value.is_empty() && (value.len() != digits || !value.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-        let why = format!("has {} bytes; {} requires {digits} hexadecimal digits", value.len(), algorithm.name());
+        let why = format!("is {} bytes; {} requires {digits} hexadecimal digits", value.len(), algorithm.name());
         report.add(value_field, InvalidFormat.because(why));
     }
     Some(Checksum { algorithm, value: value.to_ascii_lowercase() })
@@ -109,7 +109,7 @@ pub fn check_url(url: &str) -> Result<(), FieldFault> {
         return Err(Required.because("is empty; it must be an http or https URL"));
     }
     if url.len() > URL_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {URL_MAX} are allowed", url.len())));
+        return Err(TooLong.because(format!("is {} bytes; the maximum is {URL_MAX}", url.len())));
     }
     if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(

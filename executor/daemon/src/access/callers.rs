@@ -218,7 +218,7 @@ mod tests {
         assert!(callers(vec![by_other.clone(), by_case.clone()]).is_none());
         let caller = callers(vec![by_other, by_dns, by_case, by_both]).unwrap();
         let same = callers(vec![named(Named { cn: some("rep"), ..Named::default() }, "read")]).unwrap();
-        assert_eq!(caller.number, same.number, "the identity decides, not the entries");
+        assert_eq!(caller.number, same.number, "the number depends on the identity, not on the entries");
         for (method, allowed) in [("Get", true), ("Stop", true), ("Run", false), ("GetSecrets", false)] {
             let path = format!("/executor.v1.Executor/{method}");
             let checked = caller.check(&path);

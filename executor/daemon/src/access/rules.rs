@@ -82,9 +82,10 @@ impl CertificatePolicy for Rules {
 
     fn identify(self: &Arc<Self>, certificate: &[u8]) -> Result<Caller, String> {
         let identity = Identity::from_certificate(certificate)
-            .map_err(|error| format!("its certificate is malformed: {error}"))?;
+            .map_err(|error| format!("the caller's certificate is malformed: {error}"))?;
         let shown = identity.to_string();
-        Caller::new(identity, self).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({shown})"))
+        Caller::new(identity, self)
+            .ok_or_else(|| format!("no entry of [[callers]] matches the caller's certificate ({shown})"))
     }
 }
 
@@ -131,10 +132,10 @@ impl Caller {
     /// Returns the reason if the connection must be closed.
     pub(crate) fn check_permission(&self) -> Result<(), String> {
         let Some(now) = self.rules.current().callers.methods(&self.identity) else {
-            return Err("no entry of [[callers]] matches its certificate any longer".to_owned());
+            return Err("no entry of [[callers]] matches the caller's certificate any longer".to_owned());
         };
         match self.methods.difference(&now).next() {
-            Some(method) => Err(format!("no entry of [[callers]] allows it to call {method} any longer")),
+            Some(method) => Err(format!("no entry of [[callers]] allows the caller to call {method} any longer")),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use executor_core::plan::Checks;
 use executor_core::protocol::{CheckOutput, EndUnhealthy, NoteHealth, ShimCall};
 use executor_core::record::{RestartRecord, StepRecord};
 
-use super::{Actor, DURABLE_WITHIN};
+use super::{Actor, DURABLE_TIMEOUT};
 use crate::actor::checks::{CheckReport, FailedOutput};
 use crate::actor::following::Following;
 use crate::model::container::link::ShimLink;
@@ -74,7 +74,7 @@ impl Actor {
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
-    /// Reports restarts, and steps of an action tree that have started or ended since `before`.
+    /// Reports restarts, and steps of an action tree that have started or completed since `before`.
     pub(super) fn steps_changed(&self, before: &[StepRecord], restarts: Option<&RestartRecord>) {
         if self.facts.steps != before || self.facts.restarts.as_ref() != restarts {
             let (id, events) = (self.handle.id(), &self.node.events);
@@ -162,7 +162,7 @@ impl Actor {
         // caller's update.
         let written = self.node.ledger.put_durably(facts);
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(DURABLE_WITHIN, written).await;
+            let _ = tokio::time::timeout(DURABLE_TIMEOUT, written).await;
             let _ = done.send(());
         });
         if self.facts.state == State::Running {

@@ -32,7 +32,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
 /// Time limit for the shim to create a socket. The shim may be busy writing new secret files.
-const SOCKET_WITHIN: Duration = Duration::from_secs(10);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The checks of a container. Dropping this stops them.
 #[derive(Debug)]
@@ -237,7 +237,6 @@ impl CheckTarget {
         }
     }
 
-    /// Runs a check.
     async fn make(&self, check: &Check) -> CheckRun {
         match &check.probe {
             Probe::Exec(probe) => program::check(&self.node, self.handle.id(), probe, check.timeout).await,
@@ -276,7 +275,7 @@ impl CheckTarget {
     async fn socket(&self) -> Option<TcpSocket> {
         let link = self.handle.shim()?;
         let call = ShimCall::MakeSocket(MakeSocket { ipv6: self.address.is_ipv6() });
-        let fd = timeout(SOCKET_WITHIN, link.call_with_fds(call, &[])).await.ok()?.ok()??;
+        let fd = timeout(SOCKET_TIMEOUT, link.call_with_fds(call, &[])).await.ok()?.ok()??;
         Some(TcpSocket::from_std_stream(fd.into()))
     }
 }

@@ -9,7 +9,7 @@ use crate::model::container::link::ShimLink;
 use crate::model::quarantine::Phase;
 
 /// Interval at which the end of a grace period is recomputed, because another stop can shorten the grace period.
-const STOP_LOOK: Duration = Duration::from_secs(1);
+const DEADLINE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time limit of a lifecycle phase.
 pub(super) struct Deadline {
@@ -35,7 +35,7 @@ impl Deadline {
             if due <= Instant::now() {
                 return;
             }
-            tokio::time::sleep_until(due.min(Instant::now() + STOP_LOOK)).await;
+            tokio::time::sleep_until(due.min(Instant::now() + DEADLINE_POLL_INTERVAL)).await;
         }
     }
 }

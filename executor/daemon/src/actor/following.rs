@@ -26,9 +26,9 @@ use crate::node::Node;
 use crate::operations::rotate;
 
 /// Maximum pause between polls while a provider does not respond.
-const PAUSE_MAX: Duration = Duration::from_secs(600);
+const POLL_DELAY_MAX: Duration = Duration::from_secs(600);
 /// Pause after a concurrent update.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The task that refreshes a container's references. Dropping this stops the task.
 #[derive(Debug)]
@@ -67,9 +67,9 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
     while let Some(facts) = handle.facts().filter(|facts| facts.state == State::Running) {
         let Some(pause) = due_in(node, &facts) else { return };
         let pause = match &mut backoff {
-            _ if again => AGAIN,
+            _ if again => RETRY_DELAY,
             Some(backoff) => backoff.pause(),
-            None if is_any_followed_stale(&facts.sources) => AGAIN, // stale since an earlier daemon
+            None if is_any_followed_stale(&facts.sources) => RETRY_DELAY, // stale since an earlier daemon
             None => pause,
         };
         let mut pause = std::pin::pin!(tokio::time::sleep(crate::with_jitter(pause)));
@@ -89,7 +89,7 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
         match refresh(node, handle).await {
             RefreshOutcome::Fresh => backoff = None,
             RefreshOutcome::Stale if backoff.is_none() => {
-                backoff = Some(Backoff::new(shortest_poll(node, &facts), PAUSE_MAX));
+                backoff = Some(Backoff::new(shortest_poll(node, &facts), POLL_DELAY_MAX));
             }
             RefreshOutcome::Stale => {}
             RefreshOutcome::Overtaken => again = true,
@@ -99,13 +99,13 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
 
 /// Returns the poll interval of a source's provider.
 fn poll(node: &Node, source: &SourceRecord) -> Duration {
-    node.providers.config(&source.reference.provider).map_or(PAUSE_MAX, |config| config.poll())
+    node.providers.config(&source.reference.provider).map_or(POLL_DELAY_MAX, |config| config.poll())
 }
 
 /// Returns the shortest poll interval among the providers in use.
 fn shortest_poll(node: &Node, facts: &ContainerStatus) -> Duration {
     let followed = facts.sources.iter().filter(|source| source.followed);
-    followed.map(|source| poll(node, source)).min().unwrap_or(PAUSE_MAX)
+    followed.map(|source| poll(node, source)).min().unwrap_or(POLL_DELAY_MAX)
 }
 
 /// Returns the time until the next poll: a lease's renewal, or the shortest poll interval. Returns `None` if nothing is
@@ -113,7 +113,7 @@ fn shortest_poll(node: &Node, facts: &ContainerStatus) -> Duration {
 fn due_in(node: &Node, facts: &ContainerStatus) -> Option<Duration> {
     let now = seconds();
     let due = |source: &SourceRecord| match &source.lease {
-        Some(lease) => Duration::from_secs(lease.due_in(now)).max(AGAIN),
+        Some(lease) => Duration::from_secs(lease.due_in(now)).max(RETRY_DELAY),
         None => poll(node, source),
     };
     facts.sources.iter().filter(|source| source.followed).map(due).min()
@@ -151,7 +151,7 @@ async fn stop_denied(node: &Node, handle: &Handle) {
     let denied = facts.sources.iter().filter(|source| source.followed && !is_allowed(node, source));
     let mut ended = Vec::new();
     for old in denied {
-        let who = old.requester.as_ref().map_or_else(|| "its requester".to_owned(), ToString::to_string);
+        let who = old.requester.as_ref().map_or_else(|| "the caller".to_owned(), ToString::to_string);
         let why =
             format!("no longer refreshed: no rule of secret_providers.allow allows {who} to use {}", old.reference);
         tracing::warn!(container = %handle.id(), "a secret reference is {why}");

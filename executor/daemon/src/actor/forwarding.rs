@@ -18,7 +18,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
 /// Interval at which sent positions are saved.
-const SAVE: Duration = Duration::from_secs(1);
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of saves between two reports of drops.
 const REPORT: u32 = 10;
 /// Poll interval of a log whose directory cannot be watched.
@@ -60,7 +60,7 @@ pub(crate) async fn run_log_sinks(node: Arc<Node>) {
     let mut round = 0;
     loop {
         tokio::select! {
-            () = tokio::time::sleep(SAVE) => {}
+            () = tokio::time::sleep(SAVE_INTERVAL) => {}
             () = node.until_stopping() => return,
         }
         round = (round + 1) % REPORT;

@@ -26,7 +26,7 @@ use crate::model::container::link::shim_is_gone;
 use crate::node::Node;
 
 /// Time limit for sending `Leave` to the shim.
-const LEAVE: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type AttachSender = Outlet<AttachResponse>;
 
@@ -96,7 +96,7 @@ async fn run_session(
     };
     // Without this message the shim assumes that the daemon exited, and waits for the client to reconnect.
     if send_leave {
-        let _ = tokio::time::timeout(LEAVE, packets.send(&[ToShim::Leave as u8], &[])).await;
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, packets.send(&[ToShim::Leave as u8], &[])).await;
     }
     drop(packets);
     if let Some(status) = final_status {

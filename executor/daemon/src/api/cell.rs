@@ -29,7 +29,7 @@ const PARALLEL_MAX: u32 = 1000;
 /// Maximum length of a drain or health reason, in bytes.
 const REASON_MAX: usize = 1024;
 /// Minimum interval between two progress messages.
-const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The cell service on a node.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ fn drain_request(request: v1::DrainRequest) -> Result<DrainRequest, ApiError> {
 /// Checks a reason, which is used in one-line errors.
 fn checked_reason(reason: &str) -> Result<(), Violation> {
     if reason.len() > REASON_MAX {
-        let why = format!("has {} bytes; at most {REASON_MAX} are allowed", reason.len());
+        let why = format!("is {} bytes; the maximum is {REASON_MAX}", reason.len());
         return Err(Violation::new("reason", TooLong.because(why)));
     }
     if reason.contains(executor_core::text::is_harmful) {
@@ -157,7 +157,7 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
             return;
         }
         tokio::select! {
-            _ = progress.changed() => tokio::time::sleep(PROGRESS_PAUSE).await,
+            _ = progress.changed() => tokio::time::sleep(PROGRESS_INTERVAL).await,
             _ = state.changed() => {}
             () = sender.closed() => return,
             () = node.until_stopping() => {

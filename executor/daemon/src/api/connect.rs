@@ -34,7 +34,7 @@ const PIECE: usize = 32 << 10;
 /// Maximum bytes in a request.
 const DATA_MAX: usize = 64 << 10;
 /// Time limit for a socket and its connection. The address is the loopback address.
-const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the port that the first message names.
 pub(super) async fn connect(
@@ -73,7 +73,7 @@ async fn open(pod: &Handle, port: u16) -> Result<TcpStream, ApiError> {
             let socket = socket(pod, address.is_ipv6()).await?;
             Ok::<_, ApiError>(socket.connect(address).await)
         };
-        match timeout(CONNECTS_WITHIN, connected).await {
+        match timeout(CONNECT_TIMEOUT, connected).await {
             Ok(Ok(Ok(stream))) => {
                 let _ = stream.set_nodelay(true); // only slower without it
                 return Ok(stream);
@@ -86,7 +86,7 @@ async fn open(pod: &Handle, port: u16) -> Result<TcpStream, ApiError> {
                 }
             }
             Err(_) => {
-                let limit = CONNECTS_WITHIN.as_secs();
+                let limit = CONNECT_TIMEOUT.as_secs();
                 refused = refused.or_else(|| Some(format!("no response within {limit} s")));
             }
         }
@@ -151,7 +151,7 @@ async fn ended(pod: &Handle) {
     let _ = watch.wait_for(over).await;
 }
 
-/// Reason why a direction ended early.
+/// Reason why a direction was closed early.
 enum ConnectionEnd {
     /// The client has disconnected.
     Client,
@@ -186,7 +186,7 @@ async fn forward_input(
         let Some(request) = requests.next().await.map_err(ConnectionEnd::Invalid)? else { break };
         match request.part {
             Some(In::Data(bytes)) if bytes.len() > DATA_MAX => {
-                let why = format!("has {} bytes; at most {DATA_MAX} are allowed", bytes.len());
+                let why = format!("is {} bytes; the maximum is {DATA_MAX}", bytes.len());
                 return invalid("data", ViolationReason::TooLong.because(why));
             }
             Some(In::Data(bytes)) => {

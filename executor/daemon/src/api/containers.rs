@@ -187,8 +187,8 @@ pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Resu
         let shown: String = process_id.chars().take(80).collect();
         let first = facts.plan.processes.first().map_or(MAIN_PROCESS, |process| &process.id);
         let known = match facts.plan.processes.len() {
-            0 | 1 => format!("its process is `{first}`"),
-            count => format!("it has {count}, such as `{first}`"),
+            0 | 1 => format!("the only process is `{first}`"),
+            count => format!("the container has {count} processes, such as `{first}`"),
         };
         let why = format!("container {} has no process {shown:?}; {known}", handle.id());
         return Err(ApiError::new(Kind::NotFound, why));

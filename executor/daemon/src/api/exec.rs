@@ -161,7 +161,8 @@ fn exit_status(exit: Exit) -> ExitStatus {
     ExitStatus { status: Some(status) }
 }
 
-/// Forwards a process's output until it ends, or until the remaining data is sent after the process has exited.
+/// Forwards a process's output until the output is closed, or until the remaining data is sent after the process has
+/// exited.
 async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: ExecSender) {
     let mut buffer = Zeroizing::new(vec![0; CHUNK]);
     let mut rest = REST;

@@ -25,7 +25,7 @@ use crate::server::OTHER_MESSAGE_MAX;
 /// Minimum interval between two progress messages of a pull.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for the next chunk of an archive.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The images service on a node.
 #[derive(Clone, Debug)]
@@ -190,8 +190,9 @@ fn parsed(text: &str, field: &str) -> Result<ImageReference, ApiError> {
 
 /// Waits for the client's next message, within the time limit.
 async fn next(parts: &mut Requests<v1::ImportImageRequest>) -> Result<Option<v1::ImportImageRequest>, Status> {
-    let late = |_| ApiError::new(Kind::Unavailable, format!("no archive data arrived within {} s", PATIENCE.as_secs()));
-    tokio::time::timeout(PATIENCE, parts.next()).await.map_err(late)?
+    let late =
+        |_| ApiError::new(Kind::Unavailable, format!("no archive data arrived within {} s", CHUNK_TIMEOUT.as_secs()));
+    tokio::time::timeout(CHUNK_TIMEOUT, parts.next()).await.map_err(late)?
 }
 
 /// Runs a pull, and sends its progress and its result to the client.

@@ -15,7 +15,7 @@ use crate::launcher::Session;
 use crate::node::Node;
 
 /// Time limit for the launcher to count its warm containers. After that the response omits the counts.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WARM_POOL_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     let capacity = node.registry.capacity();
@@ -124,7 +124,7 @@ pub(super) fn health(node: &Node) -> v1::Health {
 
 /// Returns the launcher's counts of warm containers; `None` if the launcher does not respond in time.
 async fn warm_pool(session: &Session) -> Option<v1::WarmPool> {
-    let WarmPool { configured, ready, used, missed } = session.warm_pool(PATIENCE).await?;
+    let WarmPool { configured, ready, used, missed } = session.warm_pool(WARM_POOL_TIMEOUT).await?;
     Some(v1::WarmPool { configured, ready, used, missed })
 }
 

@@ -90,7 +90,7 @@ impl OutputSelection {
     fn parse(path: &str) -> Result<Self, ApiError> {
         let wrong = |fault: FieldFault| Err(ApiError::invalid_field("path", fault));
         if path.len() >= PATH_MAX {
-            let why = format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1);
+            let why = format!("is {} bytes; the maximum is {}", path.len(), PATH_MAX - 1);
             return wrong(ViolationReason::TooLong.because(why));
         }
         if !path.is_empty() && !path.starts_with('/') {

@@ -29,7 +29,7 @@ const SCHEME: &str = "bearer";
 /// Maximum length of a parsed header value, in bytes.
 const HEADER_MAX: usize = SCHEME.len() + 16 + CONTAINER_ID_MAX + 1 + 2 * token::RANDOM_BYTES;
 /// Time limit for a shim to connect after the daemon has started, and to respond.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SHIM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the same denial for every wrong token.
 fn denied() -> ApiError {
@@ -77,7 +77,7 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
     }
     let handle = node.registry.get(&container).ok_or_else(denied)?;
     let file = tokio::select! {
-        file = tokio::time::timeout(PATIENCE, request_secrets(&handle, &digest)) => file.map_err(|_| denied())??,
+        file = tokio::time::timeout(SHIM_TIMEOUT, request_secrets(&handle, &digest)) => file.map_err(|_| denied())??,
         () = ending(&handle) => return Err(denied()),
     };
     // The response has its own copies. Overwrite the memory file now, for every process that holds a descriptor of it.
@@ -104,8 +104,8 @@ async fn request_secrets(handle: &Handle, digest: &TokenDigest) -> Result<MemFil
         Some(reported) => reported.into(),
     })?;
     let broken =
-        |why: String| ApiError::new(Kind::Internal, format!("the container's shim sent a malformed response: {why}"));
-    MemFile::from_fd(fd.ok_or_else(|| broken("no descriptor".into()))?, DISCLOSURE_MAX)
+        |why: String| ApiError::new(Kind::Internal, format!("malformed response of the container's shim: {why}"));
+    MemFile::from_fd(fd.ok_or_else(|| broken("the response has no descriptor".into()))?, DISCLOSURE_MAX)
         .map_err(|error| broken(error.to_string()))
 }
 

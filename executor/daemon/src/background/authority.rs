@@ -19,9 +19,9 @@ use crate::background::renewal;
 use crate::node::Node;
 
 /// Delay after a change before the files are read, because several files are often written in sequence.
-const PAUSE: Duration = Duration::from_millis(100);
+const READ_DELAY: Duration = Duration::from_millis(100);
 /// Poll interval in the absence of notifications.
-const INTERVAL: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Retry pauses after failures.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
@@ -56,9 +56,9 @@ pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
                 }
             }
         }
-        let pause = if is_wanted && is_connected { retry.pause() } else { INTERVAL };
+        let pause = if is_wanted && is_connected { retry.pause() } else { POLL_INTERVAL };
         tokio::select! {
-            Some(_) = changes.join_next() => sleep(PAUSE).await,
+            Some(_) = changes.join_next() => sleep(READ_DELAY).await,
             _ = hangup.recv() => {
                 tracing::info!("SIGHUP: reading the CA's files again");
                 is_wanted = true;

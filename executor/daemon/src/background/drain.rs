@@ -3,7 +3,7 @@
 //! ```text
 //!  containers and members, `parallel` at a time, each with its grace ──> pods ──> drained
 //!        │ deadline
-//!        └──> the rest is killed ──> drained, or given up after GIVE_UP: the drain always ends
+//!        └──> the rest is killed ──> drained, or given up after EXIT_TIMEOUT: the drain always ends
 //! ```
 //! A container whose grace period would end after the deadline is stopped immediately, regardless of the `parallel`
 //! limit. Otherwise slow containers would shorten the grace periods of other containers. The drain continues if the
@@ -27,7 +27,7 @@ use crate::operations::members;
 use crate::operations::reserve;
 
 /// Time for containers to exit after they were killed at the deadline.
-const GIVE_UP: Duration = Duration::from_secs(30);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub(crate) struct DrainRequest {
@@ -159,12 +159,12 @@ async fn execute(node: Arc<Node>) {
         let (late, late_for) = (left.is_zero(), due.at.elapsed());
         let living = draining.living();
         let next_urgent = if late { draining.kill(&living) } else { draining.stop(&living, drain.parallel, left) };
-        let given_up = late && late_for > GIVE_UP;
+        let given_up = late && late_for > EXIT_TIMEOUT;
         if living.is_empty() && draining.stops.is_empty() || given_up {
             return draining.conclude(&living).await;
         }
         draining.report(&living);
-        let next = if late { GIVE_UP.saturating_sub(late_for) } else { left };
+        let next = if late { EXIT_TIMEOUT.saturating_sub(late_for) } else { left };
         let next = next_urgent.map_or(next, |urgent| next.min(urgent));
         tokio::select! {
             Some(stopped) = draining.stops.join_next() => draining.stopped(stopped.ok()),

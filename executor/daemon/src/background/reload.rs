@@ -18,9 +18,9 @@ use crate::config::{Config, ConfigError};
 use crate::node::Node;
 
 /// Pause between a change and the first read of the file, and between two reads.
-const PAUSE: Duration = Duration::from_millis(100);
+const READ_DELAY: Duration = Duration::from_millis(100);
 /// Poll interval in the absence of notifications.
-const INTERVAL: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Provider key whose changes take effect immediately.
 const ALLOW: &str = "allow";
 /// Names of the table whose changes take effect immediately, and of the table with `allow`.
@@ -37,9 +37,9 @@ pub(crate) async fn run_reloads(node: Arc<Node>, mut hangup: Signal) {
         let config = Arc::clone(&node.config);
         let read = tokio::task::spawn_blocking(move || config.read_again()).await;
         let is_half_read = read.is_ok_and(|read| reload.take(&node, read));
-        let pause = if is_half_read { PAUSE } else { INTERVAL };
+        let pause = if is_half_read { READ_DELAY } else { POLL_INTERVAL };
         tokio::select! {
-            Some(_) = changes.join_next() => sleep(PAUSE).await, // a writer may be halfway through the file
+            Some(_) = changes.join_next() => sleep(READ_DELAY).await, // a writer may be halfway through the file
             _ = hangup.recv() => {
                 tracing::info!("SIGHUP: reading the configuration file again");
                 reload.reset();

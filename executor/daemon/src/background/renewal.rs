@@ -18,9 +18,9 @@ use crate::access::rules::Rules;
 use crate::node::Node;
 
 /// Delay after a change before the files are read, because several files are often written in sequence.
-const PAUSE: Duration = Duration::from_millis(100);
+const READ_DELAY: Duration = Duration::from_millis(100);
 /// Poll interval in the absence of notifications.
-const INTERVAL: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of symlinks that are followed to a file.
 const LINKS_MAX: usize = 40;
 
@@ -63,9 +63,9 @@ pub(crate) async fn run_certificate_reload(
         }
         expired &= certificates.expires_in().is_none();
         tokio::select! {
-            Some(_) = changes.join_next() => sleep(PAUSE).await,
+            Some(_) = changes.join_next() => sleep(READ_DELAY).await,
             _ = hangup.recv() => tracing::info!("SIGHUP: reading the certificates again"),
-            () = sleep(INTERVAL) => {}
+            () = sleep(POLL_INTERVAL) => {}
             () = node.until_stopping() => return,
         }
     }

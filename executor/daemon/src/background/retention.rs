@@ -22,7 +22,7 @@ use crate::paths::Paths;
 /// Interval of checks for containers that are too old.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum pause between two checks, each of which iterates over all containers.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Deletes completed containers beyond the configured number, age and size, until the daemon stops.
 pub(crate) async fn run_retention(node: Arc<Node>) {
@@ -43,7 +43,7 @@ pub(crate) async fn run_retention(node: Arc<Node>) {
             }
         }
         let _ = tokio::time::timeout(AGE_INTERVAL, node.completed.notified()).await;
-        tokio::time::sleep(LOOK_PAUSE).await;
+        tokio::time::sleep(CHECK_INTERVAL_MIN).await;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::operations::members;
 use crate::run::pods;
 
 /// Maximum time until a failed test is repeated.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the self-test periodically until the daemon stops.
 pub(crate) async fn run_self_test(node: Arc<Node>) {
@@ -44,7 +44,7 @@ pub(crate) async fn run_self_test(node: Arc<Node>) {
         if was_failing && failure.is_none() {
             tracing::info!("the self-test passes again");
         }
-        pause = if failure.is_some() { settings.interval.min(AGAIN) } else { settings.interval };
+        pause = if failure.is_some() { settings.interval.min(RETRY_DELAY_MAX) } else { settings.interval };
         let result = SelfTestResult { at: crate::now(), took: begun.elapsed(), failure };
         node.cell.change(|state| state.self_test = Some(result), drop);
     }
@@ -84,7 +84,9 @@ async fn remove(node: &Arc<Node>) -> Result<(), ApiError> {
     let Some(handle) = node.registry.get(&executor_core::ident::self_test()) else { return Ok(()) };
     let patience = node.config.self_test.timeout;
     let deleted = timeout(patience, delete::delete(node, handle, true)).await;
-    match deleted.unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "the container did not exit in time"))) {
+    match deleted.unwrap_or_else(|_| {
+        Err(ApiError::new(Kind::Unavailable, format!("the container did not exit within {} s", patience.as_secs())))
+    }) {
         Err(problem) if problem.kind != Kind::NotFound => Err(problem),
         _ => Ok(()),
     }

@@ -170,7 +170,7 @@ mod tests {
         let nobody = Account::named("nobody").unwrap();
         assert!(nobody.uid != 0 && nobody.gid != 0);
         let numbered = Account::named("12345").unwrap();
-        assert_eq!((numbered.uid, numbered.gid), (12_345, 12_345), "not root's group");
+        assert_eq!((numbered.uid, numbered.gid), (12_345, 12_345), "the group is not root's group");
         assert_eq!(group("root").unwrap(), 0);
         assert_eq!(group("777").unwrap(), 777);
         let reported = [Account::named("no-such-user").unwrap_err(), group("no-such-group").unwrap_err()];

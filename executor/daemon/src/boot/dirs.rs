@@ -27,9 +27,9 @@ use crate::paths::{IMAGES, LEDGER, Paths, TRANSFERS};
 
 const LOCK: &str = "lock";
 /// Time limit for the lock. The kernel needs a moment to tear down a killed daemon with many connections.
-const LOCK_WITHIN: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Creates missing directories. Existing directories keep their owners and modes. Only the directories of the ledger,
 /// the images and the downloads are changed, because they belong to the daemon alone. Returns the ledger's directory.
@@ -97,7 +97,7 @@ fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mo
     Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
 
-/// Changes the owner of a directory and of the files in it, down to `levels` levels of directories, to the account. An
+/// Makes the account the owner of a directory and its files, down to `levels` directory levels. An
 /// earlier daemon created these files as another user. Entries that have another owner than the directory, and files
 /// with several hard links, were not created by a daemon and stay unchanged.
 fn change_owners(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
@@ -178,7 +178,7 @@ pub struct Lock {
     _file: Option<File>,
 }
 
-/// Takes the lock. Waits up to [`LOCK_WITHIN`] for another daemon to exit.
+/// Takes the lock. Waits up to [`LOCK_TIMEOUT`] for another daemon to exit.
 ///
 /// # Errors
 /// Returns [`BootError::Locked`] if another daemon holds the lock.
@@ -207,7 +207,7 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
         let who = who.trim_end();
         Ok(Err(if who.is_empty() { "pid unknown".to_owned() } else { format!("pid {who}") }))
     };
-    let deadline = Instant::now() + LOCK_WITHIN;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut logged = false;
     loop {
         let taken = if root && account.uid != 0 { with_user(account.uid, account.gid, take) } else { take() };
@@ -217,10 +217,10 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
                 return Err(BootError::Locked { who, dir: paths.state_dir.clone() });
             }
             Err(who) if !std::mem::replace(&mut logged, true) => {
-                let (dir, seconds) = (paths.state_dir.display(), LOCK_WITHIN.as_secs());
+                let (dir, seconds) = (paths.state_dir.display(), LOCK_TIMEOUT.as_secs());
                 tracing::warn!("another executord ({who}) has locked {dir}; waiting up to {seconds} s for it to exit");
             }
-            Err(_) => std::thread::sleep(LOCK_PAUSE), // flock has no timeout
+            Err(_) => std::thread::sleep(LOCK_RETRY_DELAY), // flock has no timeout
         }
     }
 }

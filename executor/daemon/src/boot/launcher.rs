@@ -15,16 +15,16 @@ use rustix::io::Errno;
 use super::{Account, BootError};
 use crate::config::Config;
 
-/// Time limit for the launcher to listen. Before that it removes leftover networks of earlier launchers. This removal
-/// alone may take 30 s.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for the launcher to listen. Before listening, the launcher removes leftover networks of earlier
+/// launchers. This removal alone may take 30 s.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval: there is no notification when a socket starts to listen.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Time limit for a listening launcher to answer or exit.
+/// Time limit for a listening launcher to respond or exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without a response from a listening launcher after which executord logs that it waits.
-const SILENCE: Duration = Duration::from_millis(200);
+const WAIT_LOG_DELAY: Duration = Duration::from_millis(200);
 /// Maximum length of the response to an unknown request, in bytes.
 const ANSWER_MAX: usize = 1024;
 
@@ -90,7 +90,7 @@ pub(super) fn connect(
     }
 }
 
-/// Returns true if the launcher exits within `patience`. Returns false if it answers, or if neither happens in time. A
+/// Returns true if the launcher exits within `patience`. Returns false if it responds, or if neither happens in time. A
 /// killed launcher accepts connections until the kernel has torn it down.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
     // Use a second connection: on the first one, a late response would be mistaken for the response to the greeting.
@@ -109,9 +109,9 @@ fn is_dying(socket: &Path, patience: Duration) -> bool {
     connection.set_nonblocking(true);
     let (began, mut is_logged) = (Instant::now(), false);
     let state = poll(patience, || {
-        if !is_logged && began.elapsed() > SILENCE {
+        if !is_logged && began.elapsed() > WAIT_LOG_DELAY {
             is_logged = true;
-            tracing::info!(patience = ?patience, "waiting for the launcher to answer or to exit");
+            tracing::info!(patience = ?patience, "waiting for the launcher to respond or to exit");
         }
         if is_readable(&peer) {
             return Some(true);
@@ -172,7 +172,7 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
 fn await_listening(program: &Path, socket: &Path, started: &mut StartedLauncher) -> Result<Seqpacket, BootError> {
     let failed = |why: String| BootError::Launcher { program: program.to_owned(), why };
     let mut refused = None;
-    let found = poll(PATIENCE, || match Seqpacket::connect_to_living(socket) {
+    let found = poll(LISTEN_TIMEOUT, || match Seqpacket::connect_to_living(socket) {
         Ok(connection) => Some(Ok(connection)),
         Err(error) => {
             refused = Some(error);
@@ -184,7 +184,7 @@ fn await_listening(program: &Path, socket: &Path, started: &mut StartedLauncher)
         let _ = started.child.kill();
         let _ = started.child.wait();
         let why = refused.map(|error| format!(": {error}")).unwrap_or_default();
-        Err(failed(format!("did not listen on {} within {} s{why}", socket.display(), PATIENCE.as_secs())))
+        Err(failed(format!("did not listen on {} within {} s{why}", socket.display(), LISTEN_TIMEOUT.as_secs())))
     })
 }
 
@@ -194,12 +194,12 @@ mod tests {
 
     use super::*;
 
-    /// A launcher is alive if it answers, is busy, or only closes a connection.
+    /// A launcher is alive if it responds, is busy, or only closes a connection.
     #[test]
     fn launchers_live_until_they_exit() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("launcher.sock");
-        assert!(is_dying(&socket, Duration::ZERO), "none listens");
+        assert!(is_dying(&socket, Duration::ZERO), "no launcher listens");
         let listener = SeqpacketListener::bind(&socket).unwrap();
         let serve = |answers: bool| {
             std::thread::scope(|scope| {
@@ -214,7 +214,7 @@ mod tests {
             })
         };
         assert!(!serve(true));
-        assert!(!serve(false), "it has too many daemons");
-        assert!(!is_dying(&socket, Duration::from_millis(50)), "a busy one");
+        assert!(!serve(false), "a launcher that only closes connections was restarted");
+        assert!(!is_dying(&socket, Duration::from_millis(50)), "a busy launcher was restarted");
     }
 }

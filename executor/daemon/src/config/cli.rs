@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, ValueEnum};
 use serde::Deserialize;
 
-/// Default path of the configuration file. It need not exist.
+/// Default path of the configuration file. The file need not exist.
 pub const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 
 /// Node-level executor daemon: runs processes in containers for a control plane, over gRPC.

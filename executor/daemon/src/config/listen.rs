@@ -192,7 +192,7 @@ fn rules(callers: Vec<Caller>, check: &Check, faults: &mut Vec<ConfigError>) -> 
         for (field, text) in identities {
             if text.as_ref().is_some_and(|text| text.is_empty() || text.len() > IDENTITY_MAX) {
                 let length = text.as_ref().map_or(0, String::len);
-                fault(field, &format!("{length} bytes"), &format!("must have 1 to {IDENTITY_MAX} bytes"));
+                fault(field, &format!("{length} bytes"), &format!("must be 1 to {IDENTITY_MAX} bytes"));
             }
         }
         if identities.iter().all(|(_, text)| text.is_none()) {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::metrics::LABELS_MAX;
 use super::{Check, ConfigError, SOCKET_PATH_MAX};
 
-/// Socket of the systemd journal.
+/// Default of `logs.journald.socket`.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Bounds of the maximum message size, in bytes. Every RFC 5425 receiver accepts the minimum.
 const MESSAGE_BYTES: std::ops::RangeInclusive<u64> = 2048..=1 << 20;
@@ -185,9 +185,7 @@ fn unix_path(path: &std::path::Path) -> Result<(), String> {
         return Err("must be an absolute path".to_owned());
     }
     match path.as_os_str().len() {
-        length if length > SOCKET_PATH_MAX => {
-            Err(format!("the path of a socket must have at most {SOCKET_PATH_MAX} bytes"))
-        }
+        length if length > SOCKET_PATH_MAX => Err(format!("the socket path must be at most {SOCKET_PATH_MAX} bytes")),
         _ => Ok(()),
     }
 }
@@ -204,7 +202,7 @@ fn labels(names: &[String], check: &Check, faults: &mut Vec<ConfigError>) {
         let is_reserved = JOURNAL_FIELDS.contains(&&*field) || JOURNAL_PREFIXES.iter().any(|p| field.starts_with(p));
         // A journal field name has at most 64 characters.
         if name.is_empty() || name.len() > 64 {
-            fault(&format!("{name:?} has {} bytes; 1 to 64 are allowed", name.len()));
+            fault(&format!("{name:?} is {} bytes; 1 to 64 are allowed", name.len()));
         } else if !field.starts_with(|c: char| c.is_ascii_uppercase()) {
             fault(&format!("{name:?} must begin with a letter"));
         } else if is_reserved {
@@ -234,7 +232,7 @@ impl Syslog {
             faults.push(check.fault("logs.syslog.facility", &self.facility, &format!("must be one of {names}")));
         }
         if !is_printable(&self.app_name, APP_NAME_MAX) {
-            let why = format!("must have 1 to {APP_NAME_MAX} printable ASCII characters and no space");
+            let why = format!("must be 1 to {APP_NAME_MAX} printable ASCII characters without spaces");
             faults.push(check.fault("logs.syslog.app_name", &self.app_name, &why));
         }
         let id = &self.structured_data_id;
@@ -302,7 +300,7 @@ fn address(text: &str, ca_file: Option<PathBuf>, own: Option<(PathBuf, PathBuf)>
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or("the port must be 1 to 65535")?;
     if host.is_empty() || host.len() > HOST_MAX {
-        return Err(format!("the host has {} bytes; 1 to {HOST_MAX} are allowed", host.len()));
+        return Err(format!("the host is {} bytes; 1 to {HOST_MAX} are allowed", host.len()));
     }
     rustls::pki_types::ServerName::try_from(host).map_err(|_| "the host must be a DNS name or an IP address")?;
     let ca_file = ca_file.ok_or("needs logs.syslog.ca_file to verify the receiver")?;

@@ -73,7 +73,7 @@ impl Metrics {
         let mut names = BTreeMap::new();
         for label in &self.labels {
             if label.is_empty() || label.len() > LABEL_MAX {
-                let why = format!("{label:?} has {} bytes; 1 to {LABEL_MAX} are allowed", label.len());
+                let why = format!("{label:?} is {} bytes; 1 to {LABEL_MAX} are allowed", label.len());
                 return Err(check.fault("metrics.labels", &self.labels.join(", "), &why));
             }
             let name = label_name(label);
@@ -99,7 +99,7 @@ fn listen(check: &Check, address: &str) -> Result<MetricsAddress, ConfigError> {
             return fault("must be unix:/ABSOLUTE/PATH or a loopback address with a port, such as 127.0.0.1:9464");
         }
         if path.len() > SOCKET_PATH_MAX {
-            return fault(&format!("the path of a socket must have at most {SOCKET_PATH_MAX} bytes"));
+            return fault(&format!("the socket path must be at most {SOCKET_PATH_MAX} bytes"));
         }
         return Ok(MetricsAddress::Unix(path.into()));
     }

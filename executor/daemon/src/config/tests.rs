@@ -335,7 +335,7 @@ fn tcp_listener_reports_all_faults() {
         "listen.tcp.connections_per_address = 100001: must be 1 to 100000",
         "callers[0] = (no identity): must name at least one of uri, dns, cn and ou",
         "callers[0].methods = 0: must have 1 to 100 entries",
-        "callers[1].cn = 0 bytes: must have 1 to 2048 bytes",
+        "callers[1].cn = 0 bytes: must be 1 to 2048 bytes",
         "callers[1].methods = write: unknown method \"write\"; use `read`",
         "callers[1].methods = Stop",
     ] {

@@ -59,7 +59,7 @@ impl Traces {
         }
         let fault = |why: &str| Err(check.fault("traces.endpoint", &endpoint, why));
         if endpoint.len() > ENDPOINT_MAX {
-            return fault(&format!("has {} bytes; at most {ENDPOINT_MAX} are allowed", endpoint.len()));
+            return fault(&format!("is {} bytes; the maximum is {ENDPOINT_MAX}", endpoint.len()));
         }
         let uri: Uri = match endpoint.parse() {
             Ok(uri) => uri,

@@ -12,7 +12,7 @@ pub(crate) fn json(name: &str, document: &impl Serialize) -> io::Result<MemFile>
     MemFile::new(name, &[&serde_json::to_vec(document)?])
 }
 
-/// A payload that is overwritten on drop. Its receiver also overwrites it, if the receiver is not killed before.
+/// A payload that is overwritten on drop. The receiver also overwrites the payload, unless the receiver is killed.
 #[derive(Debug)]
 pub(crate) struct WipedPayload(pub(crate) MemFile);
 

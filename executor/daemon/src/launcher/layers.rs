@@ -14,9 +14,9 @@ use executor_sys::mutex::locked;
 use super::Launcher;
 
 /// Time limit for unpacking or removing a layer: the largest layers have gigabytes, and disks are slow.
-const UNPACKING: Duration = Duration::from_secs(3600);
+const UNPACK_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time limit for a layer lookup.
-const LOOKUP: Duration = Duration::from_secs(60);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of layers in the cache.
 const CACHED_MAX: usize = 4096;
@@ -89,7 +89,7 @@ impl LayerStore for LauncherLayers {
         // Without a descriptor the launcher only looks the layer up and unpacks nothing.
         let parents = parents.iter().map(|parent| hex_bytes(parent.hex())).collect();
         let look = UnpackLayer { diff_id: diff_id.to_string(), parents, ..UnpackLayer::default() };
-        match self.call(LOOKUP, LauncherCall::UnpackLayer(look), &[]).await {
+        match self.call(LOOKUP_TIMEOUT, LauncherCall::UnpackLayer(look), &[]).await {
             Ok(warning) => {
                 self.cached(|layers| layers.insert(entry, warning.clone()));
                 Ok(Some(LayerNotes { warning }))
@@ -106,7 +106,7 @@ impl LayerStore for LauncherLayers {
             bytes_max: layer.bytes_max,
             parents: layer.parents.iter().map(|parent| hex_bytes(parent.hex())).collect(),
         };
-        let done = self.call(UNPACKING, LauncherCall::UnpackLayer(order), &[blob.as_fd()]).await;
+        let done = self.call(UNPACK_TIMEOUT, LauncherCall::UnpackLayer(order), &[blob.as_fd()]).await;
         let warning = done.map_err(|(_, error)| error)?;
         self.cached(|layers| layers.insert((layer.diff_id, layer.parents), warning.clone()));
         Ok(LayerNotes { warning })
@@ -116,7 +116,7 @@ impl LayerStore for LauncherLayers {
         // Clear the cache before the call, so that concurrent lookups query the launcher.
         self.cached(|layers| layers.retain(|(layer, parents), _| layer != diff_id && !parents.contains(diff_id)));
         let remove = RemoveLayer { diff_id: diff_id.to_string() };
-        match self.call(UNPACKING, LauncherCall::RemoveLayer(remove), &[]).await {
+        match self.call(UNPACK_TIMEOUT, LauncherCall::RemoveLayer(remove), &[]).await {
             Ok(_) | Err((Reason::NotFound, _)) => Ok(()),
             Err((_, error)) => Err(error),
         }

@@ -24,9 +24,9 @@ use crate::ipc::packets::{Packets, PendingCalls};
 
 /// Time limit for a response. Forks and removals in the launcher are fast, and the daemon must not hang if the launcher
 /// hangs.
-const ANSWER: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the greeting. Before the greeting the launcher cleans up the containers of dead shims.
-const GREETING: Duration = Duration::from_secs(120);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pauses between connection attempts.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
@@ -84,7 +84,7 @@ impl Session {
     /// # Errors
     /// Returns [`CallError`] if no response arrives.
     pub(crate) async fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> Result<LauncherAnswer, CallError> {
-        self.call_within(ANSWER, call, fds).await
+        self.call_within(RESPONSE_TIMEOUT, call, fds).await
     }
 
     /// Sends a call with a time limit.
@@ -105,7 +105,7 @@ impl Session {
     /// # Errors
     /// Returns [`CallError`] if no response arrives.
     pub(super) async fn call_for_fds(&self, call: LauncherCall) -> Result<AnswerWithFds, CallError> {
-        self.exchange(ANSWER, call, &[]).await
+        self.exchange(RESPONSE_TIMEOUT, call, &[]).await
     }
 
     /// Sends a call to the launcher, and waits for its response with descriptors. `work` is the time limit of the work.
@@ -113,7 +113,7 @@ impl Session {
     /// # Errors
     /// Returns [`CallError`] if no response arrives.
     pub(super) async fn call_for_work(&self, work: Duration, call: LauncherCall) -> Result<AnswerWithFds, CallError> {
-        self.exchange(work + ANSWER, call, &[]).await
+        self.exchange(work + RESPONSE_TIMEOUT, call, &[]).await
     }
 
     async fn exchange(
@@ -157,18 +157,20 @@ impl Session {
                 }
             }
         };
-        let answer = timeout(GREETING, answer).await;
-        match answer.map_err(|_| format!("it sent no greeting within {} s", GREETING.as_secs()))?.map_err(broken)? {
+        let answer = timeout(GREETING_TIMEOUT, answer).await;
+        let late = |_| format!("the launcher sent no greeting within {} s", GREETING_TIMEOUT.as_secs());
+        match answer.map_err(late)?.map_err(broken)? {
             Some(LauncherAnswer::Welcome(welcome)) if welcome.version == VERSION => {
                 let difference = difference(&launcher.configuration, &welcome);
                 Ok(Self { packets, calls: PendingCalls::default(), welcome, difference })
             }
-            Some(LauncherAnswer::Welcome(welcome)) => {
-                Err(format!("it uses version {} of the protocol; this executord uses {VERSION}", welcome.version))
-            }
+            Some(LauncherAnswer::Welcome(welcome)) => Err(format!(
+                "the launcher uses version {} of the protocol; this executord uses {VERSION}",
+                welcome.version
+            )),
             Some(LauncherAnswer::Refused(Refused { message, .. })) => Err(message),
-            Some(_) => Err("it sent another message instead of its greeting".to_owned()),
-            None => Err("it closed the connection".to_owned()),
+            Some(_) => Err("the launcher sent another message instead of its greeting".to_owned()),
+            None => Err("the launcher closed the connection".to_owned()),
         }
     }
 
@@ -177,7 +179,7 @@ impl Session {
         loop {
             let (reply, fds) = match self.packets.recv_with_fds::<LauncherReply>().await {
                 Ok(Some(received)) => received,
-                Ok(None) => return "it closed the connection".to_owned(),
+                Ok(None) => return "the launcher closed the connection".to_owned(),
                 Err(error) => return error.to_string(),
             };
             match reply.answer {

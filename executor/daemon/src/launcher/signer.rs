@@ -20,7 +20,7 @@ use crate::api_error::{ApiError, Kind};
 use crate::ipc::packets::Packets;
 
 /// Time limit for the process to read the CA, and for each response.
-const ANSWER: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The signer process, opened on demand.
 #[derive(Debug, Default)]
@@ -86,10 +86,10 @@ impl OpenedSigner {
                 .map_err(|error| executor_core::errors::plain(&error))?;
             answer(&self.packets).await
         };
-        match timeout(ANSWER, exchange).await.map_err(|_| late())?? {
+        match timeout(RESPONSE_TIMEOUT, exchange).await.map_err(|_| late())?? {
             SignerAnswer::Signed(signed) => Ok(Ok(signed)),
             SignerAnswer::Refused(refused) => Ok(Err(refused_by(refused.into()))),
-            SignerAnswer::Ready(_) => Err("it sent an unexpected response".into()),
+            SignerAnswer::Ready(_) => Err("the signing process sent an unexpected response".into()),
         }
     }
 }
@@ -106,17 +106,17 @@ async fn open(launcher: &Launcher) -> Result<OpenedSigner, ApiError> {
     }
     drop(theirs);
     let packets = Packets::new(ours).map_err(system)?;
-    let reported = timeout(ANSWER, answer(&packets)).await.map_err(|_| gone(&late()))?;
+    let reported = timeout(RESPONSE_TIMEOUT, answer(&packets)).await.map_err(|_| gone(&late()))?;
     match reported.map_err(|why| gone(&why))? {
         SignerAnswer::Ready(ready) => Ok(OpenedSigner { packets, ready }),
         SignerAnswer::Refused(refused) => Err(refused_by(refused.into())),
-        SignerAnswer::Signed(_) => Err(gone("it sent an unexpected response")),
+        SignerAnswer::Signed(_) => Err(gone("the signing process sent an unexpected response")),
     }
 }
 
 async fn answer(packets: &Packets) -> Result<SignerAnswer, String> {
     let reply = packets.recv::<SignerReply>().await.map_err(|error| executor_core::errors::plain(&error))?;
-    reply.and_then(|reply| reply.answer).ok_or_else(|| "it has exited".to_owned())
+    reply.and_then(|reply| reply.answer).ok_or_else(|| "the signing process has exited".to_owned())
 }
 
 /// Converts a refusal of the signer. If the CA cannot sign, the cause is this node and not the request.
@@ -126,9 +126,9 @@ fn refused_by(problem: ApiError) -> ApiError {
 }
 
 fn late() -> String {
-    format!("no response within {} s", ANSWER.as_secs())
+    format!("the signing process sent no response within {} s", RESPONSE_TIMEOUT.as_secs())
 }
 
 fn gone(why: &str) -> ApiError {
-    ApiError::new(Kind::Unavailable, format!("identity: the signing process: {why}"))
+    ApiError::new(Kind::Unavailable, format!("identity: cannot sign: {why}"))
 }

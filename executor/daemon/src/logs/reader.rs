@@ -282,7 +282,7 @@ mod tests {
     fn reader_returns_only_complete_lines() {
         let mut log = writer();
         let mut reader = log.reader();
-        assert!(all(&mut reader).is_empty(), "no file yet");
+        assert!(all(&mut reader).is_empty(), "the log file does not exist yet");
         let b = line("b");
         log.write(&[&line("a")[..], &b[..7]].concat());
         assert_eq!(all(&mut reader), ["a"]);
@@ -305,8 +305,8 @@ mod tests {
         log.write(&line("3"));
         log.rotate();
         log.write(&line("4"));
-        assert_eq!(all(&mut reader), ["3", "4"], "rotated twice meanwhile");
-        assert_eq!(all(&mut log.reader()), ["3", "4"], "a new reader begins with what is kept");
+        assert_eq!(all(&mut reader), ["3", "4"], "the log was rotated twice between the reads");
+        assert_eq!(all(&mut log.reader()), ["3", "4"], "a new reader begins with the oldest kept entry");
         log.rotate();
         log.write(&line("5"));
         assert_eq!(all(&mut reader), ["5"]);
@@ -343,7 +343,11 @@ mod tests {
         assert_eq!((reader.place(), reader.place().entries), (end, 5));
         assert_eq!(all(&mut log.reader()), ["-18 -3", "round 2", "4"], "a new reader has missed the beginning");
         log.write(b"2026-11-21T10:00:00.0Z executor @ 1000 9\n");
-        assert_eq!(all(&mut reader), [format!("-{} -4", 1000 - end.bytes)], "what could not be written");
+        assert_eq!(
+            all(&mut reader),
+            [format!("-{} -4", 1000 - end.bytes)],
+            "the gap holds the output that could not be written"
+        );
     }
 
     #[test]

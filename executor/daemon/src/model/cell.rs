@@ -61,7 +61,7 @@ pub struct DrainProgress {
     pub stopping: usize,
     /// Number of containers that have exited.
     pub ended: usize,
-    /// Ended containers that were killed, because their grace period or the drain's deadline had passed.
+    /// Completed containers that were killed, because their grace period or the drain's deadline had passed.
     pub killed: Vec<ContainerId>,
     /// Containers that had not exited when the drain gave up.
     pub left: Vec<ContainerId>,
@@ -175,7 +175,9 @@ mod tests {
     fn single_worker_has_one_waiter() {
         let turns = SingleWorker::default();
         let mut context = Context::from_waker(Waker::noop());
-        let Poll::Ready(Some(working)) = pin!(turns.next()).poll(&mut context) else { panic!("the first one works") };
+        let Poll::Ready(Some(working)) = pin!(turns.next()).poll(&mut context) else {
+            panic!("the first task has the turn")
+        };
         let mut waiting = pin!(turns.next());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         for _ in 0..1000 {

@@ -30,15 +30,15 @@ use reading::LatestReading;
 
 /// Time limit for the connection to a container's shim before a request to it: the shim may not have started yet, or
 /// its connection was lost.
-const SHIM_PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of connections of clients to ports of one pod.
+const SHIM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of client connections to the ports of one pod.
 const CONNECTIONS_MAX: usize = 128;
 /// Time for a quarantined container to exit after a stop.
-const LAST_CHANCE: Duration = Duration::from_secs(2);
+const QUARANTINE_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// Time limit for the container's task to apply a change of sources, and for writing the change to disk. In the worst
 /// case the task is between two connections to the shim.
-const SOURCES_TAKEN: Duration = Duration::from_secs(5);
+const SOURCES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Presence of a container, as published to watchers.
 #[derive(Clone, Debug)]
@@ -231,7 +231,7 @@ impl Handle {
     /// Returns an error if the container could not be created as requested, or does not exit in time.
     pub(crate) async fn ended(&self) -> Result<Arc<ContainerStatus>, ApiError> {
         // A quarantined container may still react to this stop.
-        if let Ok(ended) = timeout(LAST_CHANCE, self.completed()).await {
+        if let Ok(ended) = timeout(QUARANTINE_GRACE_PERIOD, self.completed()).await {
             return ended;
         }
         let facts = self.wait_for(|facts| facts.state == State::Completed || facts.quarantine.is_some()).await?;
@@ -271,8 +271,8 @@ impl Handle {
     /// # Errors
     /// Returns an error if the shim is not connected in time.
     pub(crate) async fn settled_in_time(&self) -> Result<(), ApiError> {
-        timeout(SHIM_PATIENCE, self.settled()).await.map_err(|_| {
-            let (state, limit) = (self.state().map_or("gone", State::name), SHIM_PATIENCE.as_secs());
+        timeout(SHIM_TIMEOUT, self.settled()).await.map_err(|_| {
+            let (state, limit) = (self.state().map_or("gone", State::name), SHIM_TIMEOUT.as_secs());
             let why =
                 format!("container {} is {state}, and its shim was not connected for {limit} s: try again", self.id);
             ApiError::new(Kind::Unavailable, why)
@@ -296,7 +296,7 @@ impl Handle {
     pub(crate) async fn report_sources(&self, change: SourceChange) {
         let (done, taken) = oneshot::channel();
         if self.sources.send(SourceNews { change, done }).is_ok() {
-            let _ = timeout(SOURCES_TAKEN, taken).await;
+            let _ = timeout(SOURCES_TIMEOUT, taken).await;
         }
     }
 

@@ -22,7 +22,7 @@ pub enum EventKind {
     FilesUpdated(u64),
     /// A step of an action tree started.
     StepStarted,
-    /// A step of an action tree ended.
+    /// A step of an action tree completed.
     StepEnded,
     /// The container's egress rules were replaced; holds their new generation.
     EgressUpdated(u64),

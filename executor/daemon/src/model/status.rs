@@ -359,7 +359,7 @@ impl ContainerStatus {
         self.state == State::Running && self.paused
     }
 
-    /// Returns true while the container is complete and its process waits for Start.
+    /// Returns true if the container is created and held until Start.
     pub fn is_held(&self) -> bool {
         self.plan.hold && self.state == State::Created
     }

@@ -14,12 +14,12 @@ use super::policy::{AllowedServers, NAMES_PORT};
 use super::wire::Question;
 
 /// Time limit for the response of one server. Clients wait for 5 s.
-const ANSWER: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of a response that is received over UDP, in bytes.
 const DATAGRAM_MAX: usize = 65_535;
 
-/// Sends the question to the servers in order until one answers it. Uses TCP if the client used TCP, or if the response
-/// does not fit into a datagram. A response with a server error is returned only if no other server answers.
+/// Sends the question to the servers in order until one responds. Uses TCP if the client used TCP, or if the response
+/// does not fit into a datagram. A response with a server error is returned only if no other server responds.
 pub(super) async fn forward(question: &Question, servers: &AllowedServers, is_tcp: bool) -> Option<Vec<u8>> {
     let mut failure = None;
     for server in if is_tcp { &servers.tcp } else { &servers.udp } {
@@ -37,11 +37,11 @@ pub(super) async fn forward(question: &Question, servers: &AllowedServers, is_tc
 
 async fn ask(question: &Question, server: IpAddr, is_tcp: bool, may_use_tcp: bool) -> Option<(Vec<u8>, Metadata)> {
     let server = SocketAddr::new(server, NAMES_PORT);
-    let over_tcp = || timeout(ANSWER, ask_tcp(question, server));
+    let over_tcp = || timeout(RESPONSE_TIMEOUT, ask_tcp(question, server));
     if is_tcp {
         return over_tcp().await.ok()?.ok();
     }
-    let answered = timeout(ANSWER, ask_udp(question, server)).await.ok()?.ok()?;
+    let answered = timeout(RESPONSE_TIMEOUT, ask_udp(question, server)).await.ok()?.ok()?;
     if answered.1.truncation && may_use_tcp {
         return Some(over_tcp().await.ok().and_then(Result::ok).unwrap_or(answered));
     }

@@ -132,7 +132,11 @@ mod tests {
     fn open_egress_asks_the_hosts_servers() {
         assert_eq!(allowed(&[], true, Vec::new()), both(&[ON_LOOPBACK, HOST, PEER]));
         let own = ["127.0.0.1", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1", "198.51.100.1"];
-        assert_eq!(allowed(&own, true, Vec::new()), both(&["198.51.100.1"]), "loopback is the container's own");
+        assert_eq!(
+            allowed(&own, true, Vec::new()),
+            both(&["198.51.100.1"]),
+            "the loopback address is the container's own"
+        );
     }
 
     #[test]

@@ -21,9 +21,9 @@ use super::{NameServers, ServedNetwork};
 use crate::telemetry::metrics::NameQuery;
 
 /// Time limit for the next query on a TCP connection, and for the client to read a response.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a socket error, such as a lack of memory or descriptors.
-const AFTER_ERROR: Duration = Duration::from_millis(100);
+const ERROR_DELAY: Duration = Duration::from_millis(100);
 /// Number of sockets for each gateway: one for UDP, one for TCP.
 const SOCKETS: usize = 2;
 
@@ -35,8 +35,9 @@ static TURN: AtomicUsize = AtomicUsize::new(0);
 /// # Errors
 /// Returns an error if the number of sockets is wrong, or if the runtime cannot register a socket.
 pub(super) fn start(names: &Arc<NameServers>, served: &Arc<ServedNetwork>, sockets: Vec<OwnedFd>) -> io::Result<()> {
-    if sockets.len() != SOCKETS * served.network.gateways().len() {
-        return Err(io::Error::other(format!("the launcher sent {} sockets", sockets.len())));
+    let expected = SOCKETS * served.network.gateways().len();
+    if sockets.len() != expected {
+        return Err(io::Error::other(format!("the launcher sent {} sockets; expected {expected}", sockets.len())));
     }
     let (mut udp, mut tcp) = (Vec::new(), Vec::new());
     let mut sockets = sockets.into_iter();
@@ -59,7 +60,7 @@ async fn serve_udp(names: Arc<NameServers>, served: Arc<ServedNetwork>, socket: 
         let (length, from) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(_) => {
-                sleep(AFTER_ERROR).await;
+                sleep(ERROR_DELAY).await;
                 continue;
             }
         };
@@ -79,7 +80,7 @@ async fn serve_tcp(names: Arc<NameServers>, served: Arc<ServedNetwork>, listener
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(_) => {
-                sleep(AFTER_ERROR).await;
+                sleep(ERROR_DELAY).await;
                 continue;
             }
         };
@@ -164,7 +165,7 @@ impl NameServers {
                 let room = buffer.get_mut(..length).ok_or(io::ErrorKind::InvalidData)?;
                 stream.read_exact(room).await
             };
-            let Ok(Ok(length)) = timeout(IDLE, query).await else { return };
+            let Ok(Ok(length)) = timeout(IDLE_TIMEOUT, query).await else { return };
             // The address may belong to another container by now.
             let Some(client) = self.client(served, from).filter(|now| now.handle.id() == client.handle.id()) else {
                 return;
@@ -179,7 +180,7 @@ impl NameServers {
             };
             let Ok(length) = u16::try_from(answer.len()) else { return };
             let answer = [&length.to_be_bytes()[..], &answer].concat();
-            let Ok(Ok(())) = timeout(IDLE, stream.write_all(&answer)).await else { return };
+            let Ok(Ok(())) = timeout(IDLE_TIMEOUT, stream.write_all(&answer)).await else { return };
         }
     }
 

@@ -280,7 +280,7 @@ mod tests {
         };
         assert_eq!(fault(&good[..11]), None);
         assert_eq!(fault(&[0; QUERY_MAX + 1]), None);
-        assert_eq!(fault(&with(2, 0x81)), None, "an answer");
+        assert_eq!(fault(&with(2, 0x81)), None, "a response");
         assert_eq!(fault(&with(2, 0x29)), Some(ResponseCode::NotImp), "an update");
         assert_eq!(fault(&with(5, 0)), Some(ResponseCode::FormErr), "no question");
         assert_eq!(fault(&good[..good.len() - 1]), Some(ResponseCode::FormErr));

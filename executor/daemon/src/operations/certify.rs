@@ -40,9 +40,9 @@ use crate::operations::rotate;
 /// Variables with the paths of certificate and key, as in Cloud Foundry.
 const VARIABLES: [&str; 2] = ["CF_INSTANCE_CERT", "CF_INSTANCE_KEY"];
 /// Pause after a concurrent update, and initial pause after a failure.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 /// Maximum pause after failures, for certificates with a long lifetime.
-const PAUSE_MAX: Duration = Duration::from_secs(300);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(300);
 /// Maximum sleep, because the clock may be set and the host may be suspended.
 const SLEEP_MAX: Duration = Duration::from_secs(30);
 
@@ -274,10 +274,11 @@ async fn run_renewal(node: &Arc<Node>, handle: &Arc<Handle>) {
         }
         match renew(node, handle).await {
             Renewal::Replaced => backoff = None,
-            Renewal::Overtaken => tokio::time::sleep(AGAIN).await,
+            Renewal::Overtaken => tokio::time::sleep(RETRY_DELAY_MIN).await,
             Renewal::Failed => {
                 let longest = record.not_after.since(record.not_before) / 20;
-                let backoff = backoff.get_or_insert(Backoff::new(AGAIN, longest.clamp(AGAIN, PAUSE_MAX)));
+                let backoff = backoff
+                    .get_or_insert(Backoff::new(RETRY_DELAY_MIN, longest.clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX)));
                 tokio::time::sleep(crate::with_jitter(backoff.pause())).await;
             }
         }

@@ -15,7 +15,7 @@ use crate::operations::members;
 
 /// Maximum time to wait for the removal of the container's node resources. After this time the launcher deletes the
 /// container anyway.
-const REMOVAL: Duration = Duration::from_secs(30);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Deletes a container with its logs and its record. If `force` is true, a running container is killed first.
 ///
@@ -48,7 +48,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
     }
     // The shim or the launcher removes the resources. If the launcher fails, it reports the reason.
     node.launcher.session()?;
-    let _ = timeout(REMOVAL, handle.until_removed()).await;
+    let _ = timeout(REMOVAL_TIMEOUT, handle.until_removed()).await;
     let _alone = handle.deleting.lock().await;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id.as_str()))?;
     if !node.outward.targets().is_empty() {

@@ -17,7 +17,7 @@ use crate::model::container::Presence;
 use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::operations::rotate::{REPORT_PATIENCE, running};
+use crate::operations::rotate::{REPORT_TIMEOUT, running};
 use crate::requests::draft;
 
 /// Replaces the egress rules of a container.
@@ -58,6 +58,6 @@ async fn execute(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<C
     let mut watch = handle.watch();
     let news =
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.egress_generation <= base));
-    let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    let _ = tokio::time::timeout(REPORT_TIMEOUT, news).await;
     handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))
 }

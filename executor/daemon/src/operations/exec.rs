@@ -35,7 +35,7 @@ use crate::node::Node;
 use crate::requests::{draft, references};
 
 /// Time limit for the supervisor's first report. The supervisor allows the program 60 s.
-const STARTED_WITHIN: Duration = Duration::from_secs(70);
+const START_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// Name of the memory file with program, arguments and environment.
 const PAYLOAD: &str = "executor-process";
@@ -98,7 +98,7 @@ impl StdioFd {
         self.0.get_ref().0.as_fd()
     }
 
-    /// Waits for data and reads it; returns 0 at the end.
+    /// Waits for data and reads it; returns 0 at the end of the input.
     pub(crate) async fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.0.async_io(tokio::io::Interest::READABLE, |owned| read(owned.0.as_fd(), buffer)).await
     }
@@ -313,7 +313,7 @@ async fn send_to_launcher(
         Err(_) => return Err(lost()),
     }
     drop(theirs);
-    let reported = tokio::time::timeout(STARTED_WITHIN, packets.recv_with_fds::<ExecReport>()).await;
+    let reported = tokio::time::timeout(START_TIMEOUT, packets.recv_with_fds::<ExecReport>()).await;
     let (report, fds) = reported.ok().and_then(Result::ok).flatten().ok_or_else(lost)?;
     drop(payload); // the process has its own copy
     match report.news {

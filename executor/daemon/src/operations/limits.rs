@@ -15,7 +15,7 @@ use crate::model::container::Presence;
 use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::operations::rotate::{REPORT_PATIENCE, running};
+use crate::operations::rotate::{REPORT_TIMEOUT, running};
 
 /// Replaces limits of a container.
 ///
@@ -86,7 +86,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
     let base = record.limits_generation;
     let news =
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.limits_generation <= base));
-    let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    let _ = tokio::time::timeout(REPORT_TIMEOUT, news).await;
     handle.facts().ok_or_else(gone)
 }
 

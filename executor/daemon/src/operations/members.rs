@@ -77,10 +77,10 @@ pub(crate) async fn stop_orphaned(node: Arc<Node>, pod: ContainerId) {
     let members: Vec<Arc<Handle>> =
         node.registry.members(&pod).into_iter().filter(|member| !member.is_over()).collect();
     for member in &members {
-        tracing::info!(container = %member.id(), %pod, "stopped: its pod has ended");
+        tracing::info!(container = %member.id(), %pod, "stopped: its pod has completed");
     }
     if let Err(problem) = stop_all(members, None).await {
-        tracing::error!(%pod, "cannot stop a member of the pod, which has ended: {problem}");
+        tracing::error!(%pod, "cannot stop a member of the completed pod: {problem}");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::model::container::Presence;
 use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::operations::rotate::{REPORT_PATIENCE, running};
+use crate::operations::rotate::{REPORT_TIMEOUT, running};
 
 /// Pauses a container.
 ///
@@ -38,6 +38,6 @@ async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<Containe
     answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
     let mut watch = handle.watch();
     let reported = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.paused != paused);
-    let _ = tokio::time::timeout(REPORT_PATIENCE, watch.wait_for(reported)).await;
+    let _ = tokio::time::timeout(REPORT_TIMEOUT, watch.wait_for(reported)).await;
     handle.facts().ok_or_else(|| ApiError::no_container(id))
 }

@@ -33,13 +33,13 @@ use crate::requests::draft;
 use crate::requests::references;
 
 /// Time limit for retries if the shim is busy. Old generations are removed within half a second.
-const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two requests to a busy shim.
-const BUSY_PAUSE: Duration = Duration::from_millis(20);
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Maximum number of times that a list is rebuilt because of another daemon's concurrent update.
 const STALE_MAX: u32 = 5;
 /// Maximum wait for the shim's record update, which normally precedes the response.
-pub(crate) const REPORT_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Replaces, adds and removes secret files.
 ///
@@ -145,7 +145,7 @@ async fn execute(
 ) -> Result<Arc<ContainerStatus>, ApiError> {
     let handle = node.find(&request.id)?;
     let _turn = handle.updating.lock().await;
-    let deadline = Instant::now() + BUSY_PATIENCE;
+    let deadline = Instant::now() + BUSY_TIMEOUT;
     let mut stale = 0;
     let base = loop {
         let record = current(node, &handle)?;
@@ -153,14 +153,14 @@ async fn execute(
         match attempt(node, &handle, request, &record).await {
             Ok(()) => break record.files_generation,
             Err((Retry::Stale, _)) if stale < STALE_MAX => stale += 1,
-            Err((Retry::Busy, _)) if Instant::now() < deadline => tokio::time::sleep(BUSY_PAUSE).await,
+            Err((Retry::Busy, _)) if Instant::now() < deadline => tokio::time::sleep(BUSY_RETRY_DELAY).await,
             Err((_, problem)) => return Err(problem),
         }
     };
     let mut watch = handle.watch();
     let news =
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.files_generation <= base));
-    let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
+    let _ = tokio::time::timeout(REPORT_TIMEOUT, news).await;
     if let Some(change) = change {
         // Under the lock, so that the next reader sees matching generation and sources.
         handle.report_sources(change).await;

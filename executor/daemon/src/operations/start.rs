@@ -31,13 +31,13 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerSta
         }
         handle.settled_in_time().await?; // after a restart of this daemon, the shim may not be connected yet
         let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
-        let lost = || handle.answer_is_lost("its state shows the result");
+        let lost = || handle.answer_is_lost("state shows the result");
         let answer = link.call(ShimCall::Start(protocol::Start {})).await;
         answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
     }
     let facts = handle.started().await?;
     if facts.was_not_started() {
-        let why = format!("container {id} is {}: it ended before it was started", facts.state.name());
+        let why = format!("container {id} is {}: the container's process was never started", facts.state.name());
         return Err(ApiError::new(Kind::Precondition, why));
     }
     Ok(facts)

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::api_error::ApiError;
 use crate::model::container::Handle;
-use crate::model::container::reading::ANSWERED_WITHIN;
+use crate::model::container::reading::RESPONSE_TIMEOUT;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
@@ -79,7 +79,7 @@ impl ContainerSelection {
             Self::Running => std::future::pending().await,
             Self::Named(handles) => {
                 for handle in handles {
-                    let _ = handle.completed().await; // a refused container is over, too
+                    let _ = handle.completed().await; // also resolves for a refused container
                 }
             }
         }
@@ -92,7 +92,7 @@ impl ContainerSelection {
 }
 
 /// Reads the counters of these containers, in order. Containers that were deleted in the meantime are omitted. Counters
-/// may be as old as [`FRESH`](crate::model::container::reading::FRESH).
+/// may be as old as [`READING_LIFETIME`](crate::model::container::reading::READING_LIFETIME).
 pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<UsageReading> {
     read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
 }
@@ -123,7 +123,7 @@ pub(crate) async fn read_within(
                 readings[index] = Some(reading_of(facts, usage));
                 continue;
             }
-            let by = Instant::now() + ANSWERED_WITHIN;
+            let by = Instant::now() + RESPONSE_TIMEOUT;
             let by = deadline.map_or(by, |deadline| deadline.min(by));
             let requests = node.metrics.readings.clone();
             asked.spawn(async move {

@@ -57,7 +57,7 @@ pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) 
     let isolation = isolation(request, &mut violations);
     violations.extend(platform("platform", &request.platform).err());
     if request.nonce.len() > NONCE_MAX {
-        let why = format!("has {} bytes; at most {NONCE_MAX} are allowed", request.nonce.len());
+        let why = format!("is {} bytes; the maximum is {NONCE_MAX}", request.nonce.len());
         violations.push(Violation::new("nonce", TooLong.because(why)));
     }
     let connectivity = connectivity::from_request(request, &mut violations);

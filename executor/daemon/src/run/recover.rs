@@ -29,7 +29,7 @@ use crate::operations::reserve;
 use crate::paths::containers_in;
 
 /// Time limit for shims to report their states. A hung shim must not block the clients of other containers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Registers every container of earlier daemons, and resumes the containers that are not completed. `node.settled`
 /// becomes true when each resumed container is connected or completed.
@@ -223,8 +223,11 @@ async fn wait_until_settled(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
             handle.settled().await;
         }
     };
-    if timeout(PATIENCE, all).await.is_err() {
-        tracing::error!("some shims of earlier daemons' containers did not report within {} s", PATIENCE.as_secs());
+    if timeout(REPORT_TIMEOUT, all).await.is_err() {
+        tracing::error!(
+            "some shims of earlier daemons' containers did not report within {} s",
+            REPORT_TIMEOUT.as_secs()
+        );
     }
     node.settled.send_replace(true);
 }

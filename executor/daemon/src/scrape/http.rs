@@ -24,15 +24,15 @@ use super::places::{ConnectionSlot, ConnectionSlots, Owner};
 use super::{ScrapeFormat, Scraper};
 
 /// Time limit for a connection.
-const LIFETIME: Duration = Duration::from_secs(15);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit for a request head.
-const HEAD: Duration = Duration::from_secs(2);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of a request head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
 /// Maximum number of header fields of a request.
 const FIELDS_MAX: usize = 64;
 /// Pause after a failed accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A listening socket for scrapes.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ async fn accept(listener: Accepting, scraper: Arc<Scraper>, mut stopping: watch:
         tokio::select! {
             accepted = accepted => if let Err(error) = accepted {
                 tracing::debug!(%error, "cannot accept a connection for metrics");
-                sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
             },
             () = until_stopping(&mut stopping) => return,
         }
@@ -134,19 +134,24 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scr
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_MAX)
         .max_headers(FIELDS_MAX)
         .keep_alive(false)
         .half_close(false);
-    let served = timeout(LIFETIME, http.serve_connection(TokioIo::new(stream), service));
+    let served = timeout(CONNECTION_TIMEOUT, http.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         served = served => match served {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended with an error"),
-            Err(_) => tracing::warn!("closing a connection for metrics: it was open for {} s", LIFETIME.as_secs()),
+            Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics was closed by an error"),
+            Err(_) => {
+                let seconds = CONNECTION_TIMEOUT.as_secs();
+                tracing::warn!("closing a connection for metrics, which was open for {seconds} s");
+            }
         },
-        () = place.lost() => tracing::debug!("closing a slow connection for metrics: another one needs its slot"),
+        () = place.lost() => {
+            tracing::debug!("closing a slow connection for metrics: another connection needs the slot");
+        }
     }
 }
 

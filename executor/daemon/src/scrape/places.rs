@@ -1,8 +1,8 @@
 //! Manages connection slots for scrapes, so that idle connections do not block new clients.
 //!
 //! A connection that has not sent a complete request, or does not read its response, can lose its slot to a new
-//! connection after [`LIFE_MIN`]. The connections of the owner with the most connections lose their slots first; among
-//! these the silent connections, and among the silent connections the oldest. A connection whose request is being
+//! connection after [`LIFETIME_MIN`]. The connections of the owner with the most connections lose their slots first;
+//! among these the silent connections, and among the silent connections the oldest. A connection whose request is being
 //! processed keeps its slot, for a limited time.
 
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 /// Maximum number of connections.
 const MOST: usize = 64;
 /// Time for sending the request, and again for reading the response, after which the connection can lose its slot.
-const LIFE_MIN: Duration = Duration::from_secs(1);
+const LIFETIME_MIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
@@ -79,7 +79,7 @@ impl ConnectionSlots {
         if taken.len() < MOST {
             return Some(now);
         }
-        taken.iter().filter_map(|one| one.phase.idle()).map(|(since, _)| since + LIFE_MIN).min()
+        taken.iter().filter_map(|one| one.phase.idle()).map(|(since, _)| since + LIFETIME_MIN).min()
     }
 
     /// Waits until `at`, or until a slot may be free earlier.
@@ -105,7 +105,7 @@ impl ConnectionSlots {
         if taken.len() >= MOST {
             let of = |owner: Owner| taken.iter().filter(|one| one.owner == owner).count();
             let candidates = taken.iter().enumerate().filter_map(|(index, one)| {
-                let (since, silent) = one.phase.idle().filter(|(since, _)| now >= *since + LIFE_MIN)?;
+                let (since, silent) = one.phase.idle().filter(|(since, _)| now >= *since + LIFETIME_MIN)?;
                 Some(((of(one.owner), silent, std::cmp::Reverse(since)), index))
             });
             if let Some((_, index)) = candidates.max() {
@@ -173,18 +173,18 @@ mod tests {
         let slow: Vec<ConnectionSlot> =
             (1..MOST as u64).map(|ms| places.enter(A, begun + Duration::from_millis(ms))).collect();
         let now = begun + Duration::from_millis(MOST as u64);
-        assert_eq!(places.free_at(now), Some(begun + LIFE_MIN), "all are young");
+        assert_eq!(places.free_at(now), Some(begun + LIFETIME_MIN), "all connections are young");
         slow[0].request_received();
         slow[1].request_received();
         slow[1].answered(begun + Duration::from_millis(2));
-        let later = begun + 2 * LIFE_MIN;
+        let later = begun + 2 * LIFETIME_MIN;
         let new = places.enter(B, later);
-        assert!(is_lost(&slow[2]), "the oldest silent one of the owner with the most");
+        assert!(is_lost(&slow[2]), "the oldest silent connection of the owner with the most connections is closed");
         let lost: Vec<usize> = (0..slow.len()).filter(|index| is_lost(&slow[*index])).collect();
         assert!(lost.is_empty() && !is_lost(&old) && !is_lost(&new));
         let more: Vec<ConnectionSlot> = (3..slow.len()).map(|_| places.enter(B, later)).collect();
-        assert_eq!(more.iter().filter(|place| is_lost(place)).count(), 0, "none that is young");
-        assert!(!is_lost(&slow[0]), "one that is being answered");
+        assert_eq!(more.iter().filter(|place| is_lost(place)).count(), 0, "no young connection is closed");
+        assert!(!is_lost(&slow[0]), "a connection that waits for its response stays open");
         assert_eq!(locked(&places.0.taken).len(), MOST);
         drop((old, new, slow, more));
         assert!(locked(&places.0.taken).is_empty());
@@ -204,6 +204,6 @@ mod tests {
         let begun = Instant::now();
         held[7].answered(begun);
         waiting.await.unwrap();
-        assert_eq!(begun.elapsed(), LIFE_MIN);
+        assert_eq!(begun.elapsed(), LIFETIME_MIN);
     }
 }

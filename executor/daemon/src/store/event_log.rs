@@ -86,13 +86,13 @@ impl EventLog {
         self.append_about(container, kind, About { end, ..About::default() }, time);
     }
 
-    /// Appends events of steps of an action tree that have started or ended since `before`, in chronological order.
+    /// Appends events of steps of an action tree that have started or completed since `before`, in chronological order.
     pub fn append_steps(&self, container: &ContainerId, before: &[StepRecord], now: &[StepRecord]) {
         let pending = StepRecord::default();
         let mut changed = Vec::new();
         for (index, step) in now.iter().enumerate() {
             let before = before.get(index).unwrap_or(&pending);
-            // At equal times, an end precedes the starts that it causes, and inner steps end first.
+            // At equal times, a completion precedes the starts that it causes, and inner steps complete first.
             let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
             // A step that runs again has restarted, even if its earlier end was not seen. The start time of a run may
             // be set twice: when the run was ordered, and when its process exists.
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(seen(&batch), [(4, true)]);
         let batch = log.after(batch.position, Some(&b), 9);
         assert_eq!(seen(&batch), [(6, false)]);
-        assert_eq!(log.after(batch.position, None, 9).events.len(), 0, "passed over what is not its own");
+        assert_eq!(log.after(batch.position, None, 9).events.len(), 0, "events of other containers are skipped");
         assert_eq!(log.newest(), 7);
     }
 
@@ -250,6 +250,6 @@ mod tests {
         let log = log(dir.path(), 50);
         let all = log.after(Position::behind(0), None, 9);
         let cursors: Vec<u64> = all.events.iter().map(|(event, _)| event.cursor).collect();
-        assert_eq!(&cursors[cursors.len() - 2..], [last - 1, last], "a clean stop leaves no hole");
+        assert_eq!(&cursors[cursors.len() - 2..], [last - 1, last], "a clean stop leaves no gap");
     }
 }

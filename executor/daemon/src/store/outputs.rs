@@ -52,7 +52,7 @@ impl Outputs {
         let (file, size) = regular(&path)?;
         let form = |why: String| OutputsError::Form { path: path.clone(), why };
         if size > LIST_BYTES_MAX {
-            return Err(form(format!("has {size} bytes; at most {LIST_BYTES_MAX} are allowed")));
+            return Err(form(format!("is {size} bytes; the maximum is {LIST_BYTES_MAX}")));
         }
         let mut bytes = Vec::with_capacity(size as usize);
         file.take(LIST_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| OutputsError::Read(path.clone(), error))?;
@@ -74,7 +74,7 @@ impl Outputs {
         let path = self.directory.join(captured.number.to_string());
         let (file, size) = regular(&path)?;
         if size != captured.size {
-            let why = format!("has {size} bytes; {} expected", captured.size);
+            let why = format!("is {size} bytes; expected {}", captured.size);
             return Err(OutputsError::Form { path, why });
         }
         Ok(OpenOutput { file, path, left: size })
@@ -82,7 +82,7 @@ impl Outputs {
 }
 
 impl OpenOutput {
-    /// Reads the next chunk, of at most `most` bytes; `None` at the end.
+    /// Reads the next chunk, of at most `most` bytes; `None` at the end of the file.
     ///
     /// # Errors
     /// Returns [`OutputsError`] if the file cannot be read or differs from the list.
@@ -152,7 +152,7 @@ mod tests {
         let reported =
             |outputs: &Outputs| outputs.list().and_then(|list| outputs.open(&list.files[0])).unwrap_err().to_string();
         let (_a, shorter) = with(&[("0", b"abc")], &list(8));
-        assert!(reported(&shorter).ends_with("has 3 bytes; 8 expected"), "{}", reported(&shorter));
+        assert!(reported(&shorter).ends_with("is 3 bytes; expected 8"), "{}", reported(&shorter));
         let (_b, gone) = with(&[], &list(8));
         assert!(matches!(gone.open(&gone.list().unwrap().files[0]), Err(OutputsError::Gone(_))));
         let (_c, newer) = with(&[], &list(8).replace("\"version\":1", "\"version\":2"));

@@ -22,7 +22,7 @@ use crate::model::status::ContainerStatus;
 use reserved::Reserved;
 
 /// Maximum time that a request waits for the removal of completed containers whose capacity it needs.
-const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// All containers by id, and the capacity that they hold. One lock guards both, so that an id and its capacity are
 /// reserved and released together.
@@ -358,7 +358,7 @@ impl Registry {
         attempt: impl Fn() -> Result<T, Exhausted>,
     ) -> Result<T, Exhausted> {
         let mut releases = self.releases.subscribe();
-        let deadline = Instant::now() + REMOVAL_PATIENCE;
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
         loop {
             releases.mark_unchanged();
             match attempt() {

@@ -70,9 +70,9 @@ pub struct Metrics {
 pub(crate) enum NameQuery {
     /// The name or address belongs to the network.
     Answered,
-    /// A name server of the host or of the request answered.
+    /// A name server of the host or of the request responded.
     Forwarded,
-    /// No name server answered.
+    /// No name server responded.
     Failed,
     /// The container is not allowed to query any name server.
     Closed,

@@ -127,7 +127,7 @@ async fn silent_connections_do_not_block_clients() {
     for mut stream in silent {
         use tokio::io::AsyncReadExt as _;
         let read = async { while !matches!(stream.read(&mut end).await, Ok(0) | Err(_)) {} };
-        tokio::time::timeout(crate::harness::PATIENCE, read).await.unwrap();
+        tokio::time::timeout(crate::harness::WAIT_TIMEOUT, read).await.unwrap();
     }
     shim.exits(0);
 }

@@ -27,7 +27,7 @@ use launcher::FakeLauncher;
 use shim::FakeShim;
 
 /// Time limit for a step of a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A node under test.
 pub(crate) struct Node {
@@ -157,7 +157,7 @@ impl Node {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, watch).await.expect("health does not become as wanted");
+        tokio::time::timeout(WAIT_TIMEOUT, watch).await.expect("health does not become as wanted");
     }
 
     /// Runs a request with a well-behaved shim. Returns the shim and the response.
@@ -185,7 +185,7 @@ impl Node {
             }
             events
         };
-        tokio::time::timeout(PATIENCE, collect).await.expect("the event does not come")
+        tokio::time::timeout(WAIT_TIMEOUT, collect).await.expect("the event does not come")
     }
 
     /// Returns the daemon's log.
@@ -243,7 +243,7 @@ pub(crate) async fn get(client: &mut ExecutorClient<Channel>, id: &str) -> Conta
 
 pub(crate) async fn wait(client: &mut ExecutorClient<Channel>, id: &str) -> Container {
     let call = client.wait(v1::WaitRequest { id: id.into() });
-    let answer = tokio::time::timeout(PATIENCE, call).await.expect("it does not complete");
+    let answer = tokio::time::timeout(WAIT_TIMEOUT, call).await.expect("it does not complete");
     answer.unwrap().into_inner().container.unwrap()
 }
 
@@ -252,7 +252,7 @@ pub(crate) async fn retry<T, E: std::fmt::Debug, F: Future<Output = Result<T, E>
     what: &str,
     mut act: impl FnMut() -> F,
 ) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + WAIT_TIMEOUT;
     loop {
         match act().await {
             Ok(done) => return done,

@@ -4,7 +4,7 @@ use executor_proto::v1;
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 
-use crate::harness::{Node, PATIENCE, request, wait};
+use crate::harness::{Node, WAIT_TIMEOUT, request, wait};
 
 fn logs(id: &str, follow: bool) -> v1::StreamLogsRequest {
     v1::StreamLogsRequest { id: id.into(), follow, ..v1::StreamLogsRequest::default() }
@@ -16,7 +16,7 @@ async fn text(
 ) -> (Vec<String>, tonic::Streaming<v1::StreamLogsResponse>) {
     let mut texts = Vec::new();
     while texts.len() < lines {
-        let next = tokio::time::timeout(PATIENCE, stream.next()).await.expect("no line comes");
+        let next = tokio::time::timeout(WAIT_TIMEOUT, stream.next()).await.expect("no line comes");
         match next {
             Some(response) => texts.push(String::from_utf8(response.unwrap().data).unwrap()),
             None => break,

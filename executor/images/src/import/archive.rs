@@ -40,7 +40,7 @@ impl Archive {
         let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
         let mut file = File::open(path).map_err(io)?;
         if !file.metadata().map_err(io)?.is_file() {
-            return Err(unsupported("it is not a regular file"));
+            return Err(unsupported("the archive is not a regular file"));
         }
         let mut head = [0; 4];
         let n = file.read(&mut head).map_err(io)?;
@@ -53,7 +53,7 @@ impl Archive {
         let limits =
             Limits { bytes: u64::MAX, file_bytes: u64::MAX, entries: ENTRIES_MAX, path: NAME_MAX, ..Limits::default() };
         let mut reader = Reader::seeking(file.try_clone().map_err(io)?, limits);
-        let broken = |error: TarError| malformed(format!("it is not a tar archive: {error}"));
+        let broken = |error: TarError| malformed(format!("the file is not a tar archive: {error}"));
         while let Some(entry) = reader.next_entry().map_err(broken)? {
             let Some(name) = normal(&entry.path) else { continue };
             let value = match entry.kind {
@@ -90,7 +90,7 @@ impl Source for Archive {
     }
 }
 
-/// Returns a name relative to the archive's root. Returns `None` if it leads out of the root, is the root, or is not
+/// Returns a name relative to the archive's root. Returns `None` if the name escapes the root, is the root, or is not
 /// UTF-8.
 fn normal(path: &[u8]) -> Option<String> {
     let name = String::from_utf8(components(path)?.join(&b'/')).ok()?;

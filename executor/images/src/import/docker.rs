@@ -16,7 +16,7 @@ use crate::manifest;
 
 /// File that lists the images.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// Maximum number of images in an archive, and of names of an image.
+/// Maximum number of images in an archive, and of names for an image.
 const IMAGES_MAX: usize = 100;
 
 #[derive(Deserialize)]
@@ -39,9 +39,9 @@ pub(super) fn find(
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
     let images = required(source, MANIFEST, what)?;
     let images: Vec<Image> =
-        serde_json::from_slice(&images).map_err(|error| malformed(format!("its {MANIFEST} is malformed: {error}")))?;
+        serde_json::from_slice(&images).map_err(|error| malformed(format!("{MANIFEST}: {error}")))?;
     if images.len() > IMAGES_MAX {
-        return Err(malformed(format!("it has {} images; at most {IMAGES_MAX} are allowed", images.len())));
+        return Err(malformed(format!("{MANIFEST} lists {} images; the maximum is {IMAGES_MAX}", images.len())));
     }
     let image = chosen(images, selected, what)?;
     manifest::check_layer_count(image.layers.len(), what)?;
@@ -50,7 +50,7 @@ pub(super) fn find(
     let mut descriptors = Vec::with_capacity(image.layers.len());
     let mut total = 0u64;
     for name in &image.layers {
-        let section = source.open(name)?.ok_or_else(|| malformed(format!("it has no {name:?}")))?;
+        let section = source.open(name)?.ok_or_else(|| malformed(format!("the archive has no file {name:?}")))?;
         total = total.saturating_add(section.size);
         if total > image_bytes_max {
             return Err(ImageError::TooLarge {
@@ -90,7 +90,9 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
     match (images.len(), wanted) {
         (1, _) => Ok(images.remove(0)),
         (0, Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
-        (0, None) => Err(ImageError::Unsupported { what: what.to_owned(), why: "it contains no image".into() }),
+        (0, None) => {
+            Err(ImageError::Unsupported { what: what.to_owned(), why: "the archive contains no image".into() })
+        }
         (count, _) => {
             let names: Vec<&str> =
                 images.iter().flat_map(|image| &image.repo_tags).flatten().map(|name| &**name).collect();

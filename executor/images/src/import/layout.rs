@@ -24,7 +24,7 @@ pub(super) const INDEX: &str = "index.json";
 /// Annotations that hold an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
-/// A layout as a directory. Links cannot lead out of the directory.
+/// A layout as a directory. Links cannot escape the directory.
 pub(super) struct Directory {
     dir: File,
     path: PathBuf,
@@ -51,10 +51,7 @@ impl Source for Directory {
         };
         let metadata = file.metadata().map_err(io)?;
         if !metadata.is_file() {
-            return Err(ImageError::Malformed {
-                what: path.display().to_string(),
-                why: "it is not a regular file".into(),
-            });
+            return Err(ImageError::Malformed { what: path.display().to_string(), why: "not a regular file".into() });
         }
         Ok(Some(Section { file, at: 0, size: metadata.len() }))
     }
@@ -70,7 +67,7 @@ pub(super) fn find(
 ) -> Result<FoundImage, ImageError> {
     let index = required(source, INDEX, what)?;
     let Manifest::Index(index) = manifest::parse(&index, "", &format!("{INDEX} of {what}"))? else {
-        return Err(ImageError::Malformed { what: what.to_owned(), why: format!("its {INDEX} is not an image index") });
+        return Err(ImageError::Malformed { what: what.to_owned(), why: format!("{INDEX} is not an image index") });
     };
     let entry = named(&index, form, selected, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
@@ -129,7 +126,7 @@ fn named<'a>(
     match (&all[..], wanted) {
         ([one], _) => Ok(one),
         ([], Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
-        ([], None) => Err(unsupported("it contains no image".into())),
+        ([], None) => Err(unsupported(format!("{INDEX} lists no image"))),
         (many, None) if many.iter().all(|descriptor| descriptor.platform().is_some()) => {
             choice::by_platform(many, &Host::here(), what)
         }

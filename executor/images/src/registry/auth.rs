@@ -78,19 +78,21 @@ impl Registry {
             return Ok(()); // another request was faster
         }
         let challenge = challenge::best(&answer.headers)
-            .ok_or_else(|| unauthorized("its 401 response offers neither Basic nor Bearer authentication"))?;
+            .ok_or_else(|| unauthorized("the 401 response offers neither Basic nor Bearer authentication"))?;
         let new = match (&challenge, self.credentials()) {
             (Challenge::Bearer { realm, service }, _) => self.token(answer, realm, service, what).await?,
             (Challenge::Basic, Some(Credentials::Basic { username, password })) => {
                 Authorization::basic(username, password)
             }
             (Challenge::Basic, _) => {
-                return Err(unauthorized("it requires a user name and a password, but the credentials are a token"));
+                return Err(unauthorized(
+                    "the registry requires a user name and a password, but the credentials are a token",
+                ));
             }
         };
         let new = new.ok_or_else(|| unauthorized("the credentials are not valid in a header"))?;
         if Some(&new) == shown.as_ref() {
-            return Err(unauthorized("it rejects the credentials (401)"));
+            return Err(unauthorized("the registry rejects the credentials (401)"));
         }
         *held = Some(new);
         Ok(())
@@ -104,8 +106,9 @@ impl Registry {
         what: &str,
     ) -> Result<Option<Authorization>, ImageError> {
         let refused = |to: String, why| ImageError::Redirect { what: format!("the token for {what}"), to, why };
-        let (origin, mut path) = Origin::parse(realm, &self.origin)
-            .ok_or_else(|| refused("an invalid address".to_owned(), "it is not an absolute http or https URL"))?;
+        let (origin, mut path) = Origin::parse(realm, &self.origin).ok_or_else(|| {
+            refused("an invalid address".to_owned(), "the realm is not an absolute http or https URL")
+        })?;
         if self.origin.secure && !origin.secure {
             return Err(refused(origin.to_string(), "the token service uses http, but the registry uses https"));
         }
@@ -143,11 +146,11 @@ impl Registry {
         match answer.status {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                return Err(self.unauthorized(what, "its token service rejects the credentials"));
+                return Err(self.unauthorized(what, "the token service rejects the credentials"));
             }
             // A token service's response to an invalid refresh token (RFC 6749, 5.2).
             StatusCode::BAD_REQUEST if self.identity.is_some() => {
-                return Err(self.unauthorized(what, "its token service rejects the credentials"));
+                return Err(self.unauthorized(what, "the token service rejects the credentials"));
             }
             status => {
                 let (what, origin) = (format!("the token for {what}"), origin.to_string());

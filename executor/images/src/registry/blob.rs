@@ -215,7 +215,7 @@ impl Registry {
     }
 
     fn broken(&self, wanted: &BlobRequest, origin: &executor_http::Origin) -> ImageError {
-        let why = "it returned another byte range than requested".to_owned();
+        let why = "the response has another byte range than requested".to_owned();
         ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
     }
 }

@@ -74,17 +74,17 @@ struct Subject {
     digest: BTreeMap<String, String>,
 }
 
-/// Returns the signature of a bundle if it is for the digest `of`, which is the digest of `manifest`.
+/// Returns a bundle's signature if it is for `of`, the digest of `manifest`.
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
-    let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
+    let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("the bundle is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
         let media_type = printable(&bundle.media_type, 100);
-        return Err(format!("its media type \"{media_type}\" is not the media type of a sigstore bundle"));
+        return Err(format!("media type \"{media_type}\" is not the media type of a sigstore bundle"));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
         (Some(envelope), None) => of_envelope(&envelope, of),
         (None, Some(signature)) => of_message(&signature, manifest),
-        _ => Err("it must have exactly one of dsseEnvelope and messageSignature".into()),
+        _ => Err("the bundle must have exactly one of dsseEnvelope and messageSignature".into()),
     }
 }
 
@@ -93,7 +93,7 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
     if let Some(MessageDigest { digest }) = &signed.message_digest {
         let own = hash::digest(Algorithm::Sha256, manifest);
         if hex::encode(decoded(digest, "messageDigest")?) != own.hex() {
-            return Err("its messageDigest belongs to another image".into());
+            return Err("messageDigest is the digest of another image".into());
         }
     }
     let signatures = vec![decoded(&signed.signature, "signature")?];
@@ -103,26 +103,23 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
 fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let Envelope { payload, payload_type, signatures } = envelope;
     if payload_type != STATEMENT {
-        return Err(format!("its envelope has a payload of the unsupported type \"{}\"", printable(payload_type, 100)));
+        return Err(format!("the envelope's payload has the unsupported type \"{}\"", printable(payload_type, 100)));
     }
     if signatures.len() > SIGNATURES_MAX {
-        return Err(format!("its envelope has {} signatures; at most {SIGNATURES_MAX} are allowed", signatures.len()));
+        return Err(format!("the envelope has {} signatures; the maximum is {SIGNATURES_MAX}", signatures.len()));
     }
     let payload = decoded(payload, "payload")?;
     let statement: Statement =
-        serde_json::from_slice(&payload).map_err(|error| format!("its statement is malformed: {error}"))?;
+        serde_json::from_slice(&payload).map_err(|error| format!("the statement is malformed: {error}"))?;
     if !statement.kind.starts_with("https://in-toto.io/Statement/v") || statement.predicate_type != SIGNS {
         let kind = printable(&statement.predicate_type, 100);
-        return Err(format!("its statement has the type {kind:?}, which is not an image signature"));
+        return Err(format!("the statement has the type {kind:?}; an image signature has {SIGNS:?}"));
     }
     if statement.subject.len() > SUBJECTS_MAX {
-        return Err(format!(
-            "its statement has {} subjects; at most {SUBJECTS_MAX} are allowed",
-            statement.subject.len()
-        ));
+        return Err(format!("the statement has {} subjects; the maximum is {SUBJECTS_MAX}", statement.subject.len()));
     }
     let is_it = |subject: &&Subject| subject.digest.get(of.algorithm().name()).is_some_and(|digest| digest == of.hex());
-    let subject = statement.subject.iter().find(is_it).ok_or("its statement names another image")?;
+    let subject = statement.subject.iter().find(is_it).ok_or("the statement names another image")?;
     let name = Some(subject.name.clone()).filter(|name| !name.is_empty());
     // Pre-authentication encoding (PAE) of DSSE.
     let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
@@ -132,5 +129,5 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
 }
 
 fn decoded(text: &str, what: &str) -> Result<Vec<u8>, String> {
-    STANDARD.decode(text).map_err(|error| format!("its {what} is not base64: {error}"))
+    STANDARD.decode(text).map_err(|error| format!("{what} is not base64: {error}"))
 }

@@ -166,11 +166,14 @@ mod tests {
             let [key] = &TrustedKey::parse(pem.as_bytes()).unwrap()[..] else { panic!("{pem}") };
             let signature = STANDARD.decode(signature).unwrap();
             assert!(key.verifies(b"message", &signature), "{pem}");
-            assert!(!key.verifies(b"massage", &signature), "another message");
+            assert!(!key.verifies(b"massage", &signature), "a signature of another message was accepted");
             for at in 0..signature.len() {
                 let mut damaged = signature.clone();
                 damaged[at] ^= 1;
-                assert!(!key.verifies(b"message", &damaged), "bit 0 of byte {at}");
+                assert!(
+                    !key.verifies(b"message", &damaged),
+                    "a signature with bit 0 of byte {at} changed was accepted"
+                );
             }
             assert!(!key.verifies(b"message", b"") && !key.verifies(b"", &signature));
         }

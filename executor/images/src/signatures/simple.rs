@@ -49,15 +49,16 @@ pub(super) fn read(
     annotations: &BTreeMap<String, String>,
     digest: &Digest,
 ) -> Result<Signed, String> {
-    let signature = annotations.get(SIGNATURE).ok_or_else(|| format!("it has no annotation {SIGNATURE}"))?;
-    let signature = STANDARD.decode(signature).map_err(|error| format!("its signature is not base64: {error}"))?;
+    let signature = annotations.get(SIGNATURE).ok_or_else(|| format!("the layer has no annotation {SIGNATURE}"))?;
+    let signature =
+        STANDARD.decode(signature).map_err(|error| format!("annotation {SIGNATURE} is not base64: {error}"))?;
     let Payload { critical } =
-        serde_json::from_slice(&payload).map_err(|error| format!("its payload is malformed: {error}"))?;
+        serde_json::from_slice(&payload).map_err(|error| format!("the payload is malformed: {error}"))?;
     if critical.r#type != TYPE {
-        return Err("its payload is not a signature of an image".into());
+        return Err("the payload is not a signature of an image".into());
     }
     if critical.image.digest != digest.to_string() {
-        return Err(format!("its payload names another image, \"{}\"", printable(&critical.image.digest, 100)));
+        return Err(format!("the payload names another image, \"{}\"", printable(&critical.image.digest, 100)));
     }
     let name = Some(critical.identity.reference).filter(|name| !name.is_empty());
     Ok(Signed { message: payload, signatures: vec![signature], name })

@@ -148,7 +148,7 @@ impl Complete {
         &self.path
     }
 
-    /// Removes the file, unless another pull is reading it. Then that pull removes the file.
+    /// Removes the file. If another pull is reading the file, that pull removes the file instead.
     pub(crate) fn remove(&self) {
         if let Ok(_alone) = self.lock.try_lock() {
             files::remove(&self.path);

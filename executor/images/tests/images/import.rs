@@ -156,10 +156,10 @@ async fn archive_errors_name_count_and_limit() {
     let (two, many) = (json!([image("team/a:1"), image("team/b:2")]), saved("c.json", &["a.tar"; 201]));
     let entry = json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": sha256(b""), "size": 0});
     let index = json!({"schemaVersion": 2, "manifests": [entry, entry]});
-    let names = "it contains 2 images (`team/a:1`, `team/b:2`); one is expected: choose one as";
+    let names = "contains 2 images (`team/a:1`, `team/b:2`); one is expected: choose one as";
     let table = [
         ("manifest.json", two.to_string(), format!("{names} `docker-archive:PATH:NAME`, or save it alone with")),
-        ("manifest.json", many, "it has 201 layers; at most 127 are supported: build it with fewer".to_owned()),
+        ("manifest.json", many, "the image has 201 layers; the maximum is 127: build it with fewer".to_owned()),
         (
             "index.json",
             index.to_string(),

@@ -180,7 +180,7 @@ async fn unsigned_image_is_refused_before_layers() {
         format!(r#"{{"critical":{{"image":{image},"type":"cosign container image signature"}}}}"#).into_bytes()
     };
     let cases: [(&str, Put<'_>); 17] = [
-        ("its registry has no signatures for it", &|_, _| ()),
+        ("the registry has no signatures for the image", &|_, _| ()),
         ("no configured key verifies", &|fake, of| put_simple(fake, of, &[signed(&other, payload(of, "x"))])),
         ("another image", &|fake, of| put_simple(fake, of, &[signed(&own, payload(&elsewhere, "x"))])),
         ("duplicate field", &|fake, of| put_simple(fake, of, &[signed(&own, twice(of))])),
@@ -194,12 +194,12 @@ async fn unsigned_image_is_refused_before_layers() {
         ("not base64", &|fake, of| {
             put_simple(fake, of, &[(payload(of, "x"), json!({"dev.cosignproject.cosign/signature": "!"}))]);
         }),
-        ("at most 65536", &|fake, of| {
+        ("the maximum is 65536", &|fake, of| {
             let mut large = payload(of, "x");
             large.resize(70_000, b' ');
             put_simple(fake, of, &[signed(&own, large)]);
         }),
-        ("at most 4194304", &|fake, of| {
+        ("the maximum is 4194304", &|fake, of| {
             let (payload, more) = signed(&own, payload(of, "x"));
             let mut large = document(fake, &[(payload, SIMPLE, more)]);
             large.resize(5 << 20, b' ');

@@ -21,7 +21,7 @@ pub(super) struct Document {
     auth: Option<Login>,
 }
 
-/// Result of a login or of the renewal of a token.
+/// Result of a login or a token renewal.
 #[derive(Deserialize)]
 pub(super) struct Login {
     #[serde(default)]
@@ -59,7 +59,7 @@ pub(super) fn document(body: &[u8]) -> Result<Document, FetchError> {
     if body.is_empty() {
         return Ok(Document::default());
     }
-    serde_json::from_slice(body).map_err(|_| FetchError::unavailable("the answer is not a response of Vault"))
+    serde_json::from_slice(body).map_err(|_| FetchError::unavailable("the response does not have Vault's format"))
 }
 
 impl Document {
@@ -91,7 +91,8 @@ impl Document {
     pub(super) fn unwrap_version(&mut self) -> Result<String, FetchError> {
         let version = self.data.pointer("/metadata/version").and_then(Json::as_u64);
         let version = version.ok_or_else(|| {
-            let why = "the answer is not in the format of KV version 2; check the version of the mount in kv_mounts";
+            let why =
+                "the response does not have the format of KV version 2; check the version of the mount in kv_mounts";
             FetchError::new(ErrorKind::Unsuitable, why)
         })?;
         let secret = self.data.get_mut("data").map(Json::take).unwrap_or_default();

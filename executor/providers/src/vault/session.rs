@@ -93,7 +93,7 @@ impl Vault {
         }
         match (self.log_in(caller).await, current) {
             (Ok(session), _) => Ok(Arc::clone(present.insert(Arc::new(session)))),
-            // A token that cannot be renewed is valid until its end.
+            // A token that cannot be renewed is valid until it expires.
             (Err(_), Some(session)) => Ok(session),
             (Err(error), None) => Err(error),
         }
@@ -136,7 +136,7 @@ impl Vault {
                 continue;
             }
             let login = match login.map(|login| login.upgrade()) {
-                Some(None) => continue, // the workload has ended
+                Some(None) => continue, // the workload has exited
                 login => login.flatten(),
             };
             let caller = Caller { session, login };
@@ -184,7 +184,8 @@ impl Vault {
     async fn renewed(&self, session: &Session) -> Result<Session, FetchError> {
         let question = VaultRequest::send("/v1/auth/token/renew-self", &serde_json::json!({}));
         let mut answer = self.send(&session.client, Some(&session.token), &question).await?;
-        let login = answer.login().ok_or_else(|| FetchError::unavailable("the answer to a renewal has no token"))?;
+        let login =
+            answer.login().ok_or_else(|| FetchError::unavailable("the response to a token renewal has no token"))?;
         // If a token near its maximum lifetime is no longer extended, log in again.
         if login.lease_duration < 10 {
             return Err(FetchError::new(ErrorKind::Denied, "the token cannot be renewed any longer"));
@@ -281,7 +282,7 @@ impl Vault {
             }
         })?;
         let login: Login =
-            answer.login().ok_or_else(|| FetchError::unavailable("the answer to a login has no token"))?;
+            answer.login().ok_or_else(|| FetchError::unavailable("the response to a login has no token"))?;
         Session::new(client, &login.client_token, login.lease_duration, login.renewable)
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions of workloads at a server. A session ends after the workload has dropped its login.
+//! Sessions of workloads at a server. A session is closed after the workload has dropped its login.
 
 use std::sync::{Arc, Mutex, Weak};
 

@@ -87,11 +87,11 @@ fn checksums_are_compared() {
 fn entries_outside_directory_are_refused() {
     let regular = |path: &str| archive_of(EntryType::Regular, path, "", b"x");
     let table = [
-        (regular("../x"), "leads out"),
-        (regular("a/../../x"), "leads out"),
-        (regular("/etc/passwd"), "leads out"),
-        (archive_of(EntryType::Link, "a", "../../etc/shadow", b""), "outside of the directory"),
-        (archive_of(EntryType::Link, "a", "/etc/shadow", b""), "outside of the directory"),
+        (regular("../x"), "escapes the directory"),
+        (regular("a/../../x"), "escapes the directory"),
+        (regular("/etc/passwd"), "escapes the directory"),
+        (archive_of(EntryType::Link, "a", "../../etc/shadow", b""), "which escapes the directory"),
+        (archive_of(EntryType::Link, "a", "/etc/shadow", b""), "which escapes the directory"),
         (archive_of(EntryType::Char, "null", "", b""), "device node"),
         (archive_of(EntryType::Block, "disk", "", b""), "device node"),
     ];
@@ -104,7 +104,7 @@ fn entries_outside_directory_are_refused() {
     // A symbolic link may have any target, because no file is written through a link.
     assert_eq!(look_at(&archive_of(EntryType::Symlink, "a", "/etc", b""), None), Ok(FileFormat::Tar));
     let reported = look_at(&zip_of("../x", b"x", 0o644), None).unwrap_err();
-    assert!(reported.contains("leads out"), "{reported}");
+    assert!(reported.contains("escapes the directory"), "{reported}");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn bombs_are_refused() {
     assert!(reported.contains("far more bytes"), "{reported}");
     let asked = InspectJob { checksum: None, unpacked_bytes_max: 1000 };
     let reported = inspect(&asked, &file(&zip_of("a", &[0; 2000], 0o644))).unwrap_err().why;
-    assert!(reported.contains("2000 bytes or more") && reported.contains("at most 1000"), "{reported}");
+    assert!(reported.contains("2000 bytes or more") && reported.contains("the maximum is 1000"), "{reported}");
     let cut = &archive_of(EntryType::Regular, "a", "", &[1; 2000])[..1024];
     let reported = look_at(cut, None).unwrap_err();
     assert!(reported.contains("damaged"), "{reported}");

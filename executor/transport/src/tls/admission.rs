@@ -11,7 +11,7 @@ use super::certificates::{CertificatePolicy, Certificates, Validity};
 
 /// Maximum interval between two reads of the system clock. A longer sleep would be wrong if the clock is set, or if the
 /// host is suspended, when the clock continues.
-const INTERVAL: Duration = Duration::from_secs(60);
+const CLOCK_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// Certificates with which a caller was accepted.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl<R: CertificatePolicy> Admission<R> {
             if is_due && let Err(why) = self.certificates.verify(&self.chain).and_then(|()| permission()) {
                 return why;
             }
-            let pause = time_left(self.until, now()).unwrap_or(INTERVAL).min(INTERVAL);
+            let pause = time_left(self.until, now()).unwrap_or(CLOCK_INTERVAL_MAX).min(CLOCK_INTERVAL_MAX);
             tokio::select! {
                 Ok(()) = rules.changed() => is_due = true,
                 Ok(()) = files.changed() => is_due = true,

@@ -106,7 +106,7 @@ fn read(path: &Path, secret: bool) -> Result<Zeroizing<Vec<u8>>, CertificateErro
     let file = std::fs::File::open(path).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
     if !meta.is_file() {
-        return Err(fault(path, "not a regular file"));
+        return Err(fault(path, "is not a regular file"));
     }
     if secret && meta.mode() & 0o007 != 0 {
         let why = format!(
@@ -116,7 +116,7 @@ fn read(path: &Path, secret: bool) -> Result<Zeroizing<Vec<u8>>, CertificateErro
         return Err(fault(path, why));
     }
     if meta.len() > FILE_MAX {
-        return Err(fault(path, format!("has {} bytes; at most {FILE_MAX} are read", meta.len())));
+        return Err(fault(path, format!("is {} bytes; the maximum is {FILE_MAX}", meta.len())));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(meta.len() as usize + 1));
     file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
@@ -266,7 +266,7 @@ impl<R: CertificatePolicy> Certificates<R> {
     /// Returns the reason if a new handshake with the chain would fail.
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), String> {
         let chains = Arc::clone(&locked(&self.current).chains);
-        let (certificate, rest) = chain.split_first().ok_or("it has no certificate")?;
+        let (certificate, rest) = chain.split_first().ok_or("the caller has no certificate")?;
         chains
             .verify_client_cert(certificate, rest, UnixTime::now())
             .map(drop)
@@ -288,15 +288,17 @@ impl<R: CertificatePolicy> Certificates<R> {
 fn describe(error: &rustls::Error, ca_setting: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(why) => match why {
-            Refused::UnknownIssuer => format!("its certificate is not signed by a CA of {ca_setting}"),
-            Refused::Expired | Refused::ExpiredContext { .. } => "its certificate is expired".to_owned(),
-            Refused::NotValidYet | Refused::NotValidYetContext { .. } => "its certificate is not valid yet".to_owned(),
-            Refused::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
-                "its certificate is a CA certificate (CA:TRUE), which a caller must not use".to_owned()
+            Refused::UnknownIssuer => format!("the caller's certificate is not signed by a CA of {ca_setting}"),
+            Refused::Expired | Refused::ExpiredContext { .. } => "the caller's certificate is expired".to_owned(),
+            Refused::NotValidYet | Refused::NotValidYetContext { .. } => {
+                "the caller's certificate is not valid yet".to_owned()
             }
-            other => format!("its certificate is not accepted: {other}"),
+            Refused::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
+                "the caller's certificate is a CA certificate (CA:TRUE); a client certificate is required".to_owned()
+            }
+            other => format!("the caller's certificate is not accepted: {other}"),
         },
-        rustls::Error::NoCertificatesPresented => "it has no certificate".to_owned(),
+        rustls::Error::NoCertificatesPresented => "the caller has no certificate".to_owned(),
         other => format!("the handshake failed: {other}"),
     }
 }

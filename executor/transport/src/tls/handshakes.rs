@@ -1,9 +1,9 @@
 //! Limits concurrent handshakes, and connections per address, before clients are authenticated.
 //!
-//! A handshake keeps its slot for at least [`LIFE_MIN`], so that distant callers can complete their handshakes. If all
-//! slots are in use, a new handshake replaces one that has lasted longer. If there is none, the new client is refused.
-//! Some slots are reserved for addresses from which a client authenticated recently, so that unauthenticated clients
-//! cannot lock out such callers, regardless of the number of addresses that they use. If one address has many
+//! A handshake keeps its slot for at least [`LIFETIME_MIN`], so that distant callers can complete their handshakes. If
+//! all slots are in use, a new handshake replaces one that has lasted longer. If there is none, the new client is
+//! refused. Some slots are reserved for addresses from which a client authenticated recently, so that unauthenticated
+//! clients cannot lock out such callers, regardless of the number of addresses that they use. If one address has many
 //! handshakes, only some of them keep their slots for the minimum time, so that a few addresses cannot lock out others.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 
 /// Minimum lifetime of a handshake: several long-distance round trips.
-const LIFE_MIN: Duration = Duration::from_millis(500);
+const LIFETIME_MIN: Duration = Duration::from_millis(500);
 /// One in this many slots is reserved for addresses that authenticated recently.
 const KEPT: usize = 4;
 /// One address can hold one in this many slots with the minimum lifetime.
@@ -23,7 +23,7 @@ const SHARE: usize = 16;
 /// Maximum number of remembered addresses.
 const REMEMBERED_MAX: usize = 1024;
 /// Time for which an address is remembered after its last client authenticated or disconnected.
-const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
+const ADDRESS_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Slots for handshakes and connections, shared by all connections.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl State {
     }
 
     fn is_remembered(&self, address: IpAddr, now: Instant) -> bool {
-        self.remembered.get(&address).is_some_and(|last| now.saturating_duration_since(*last) < REMEMBERED_FOR)
+        self.remembered.get(&address).is_some_and(|last| now.saturating_duration_since(*last) < ADDRESS_LIFETIME)
     }
 
     fn remember(&mut self, address: IpAddr, now: Instant) {
@@ -114,7 +114,7 @@ impl HandshakeLimiter {
     pub(super) fn enter(&self, address: IpAddr, now: Instant) -> Option<Place> {
         let address = network(address);
         let mut state = locked(&self.state);
-        let is_old = |handshake: &Handshake| now.saturating_duration_since(handshake.since) >= LIFE_MIN;
+        let is_old = |handshake: &Handshake| now.saturating_duration_since(handshake.since) >= LIFETIME_MIN;
         if state.connections.get(&address).is_some_and(|connections| connections.all >= self.each) {
             // The removed connection closes shortly; until then the address has one connection beyond its limit.
             state.drop_oldest(|_, one| one.address == address && is_old(one))?;
@@ -215,10 +215,13 @@ mod tests {
     fn handshake_lives_its_minimum_life() {
         let (crowd, now) = (HandshakeLimiter::new(4, 100), Instant::now());
         let places: Vec<Place> = (0..3).map(|number| crowd.enter(address(number), now).unwrap()).collect();
-        assert!(crowd.enter(address(9), now + LIFE_MIN / 2).is_none(), "a quarter is kept, and the others are young");
+        assert!(
+            crowd.enter(address(9), now + LIFETIME_MIN / 2).is_none(),
+            "a quarter of the slots is reserved, and the other handshakes are young"
+        );
         assert!(!places.iter().any(is_lost));
-        let next = crowd.enter(address(9), now + LIFE_MIN).unwrap();
-        assert!(is_lost(&places[0]) && !is_lost(&places[1]) && !is_lost(&next), "the oldest goes");
+        let next = crowd.enter(address(9), now + LIFETIME_MIN).unwrap();
+        assert!(is_lost(&places[0]) && !is_lost(&places[1]) && !is_lost(&next), "the oldest handshake is replaced");
         drop((places, next));
         let state = locked(&crowd.state);
         assert!(state.shaking.is_empty() && state.connections.is_empty() && state.strangers == 0, "{state:?}");
@@ -232,7 +235,7 @@ mod tests {
         assert!(crowd.enter(address(9), now).is_none(), "the control");
         let caller = crowd.enter(ip("fd00::2"), now).expect("an address of the same network of 64 bits");
         assert!(!is_lost(&caller) && !strangers.iter().any(is_lost));
-        let later = now + REMEMBERED_FOR * 2;
+        let later = now + ADDRESS_LIFETIME * 2;
         assert!(!locked(&crowd.state).is_remembered(ip("fd00::"), later));
     }
 
@@ -257,7 +260,10 @@ mod tests {
         let other = crowd.enter(ip("10.0.0.2"), now).unwrap();
         assert!(is_lost(&hanging[0]) && !is_lost(&hanging[1]) && !is_lost(&other));
         let again = crowd.enter(ip("::ffff:10.0.0.1"), now).unwrap();
-        assert!(is_lost(&hanging[1]) && !is_lost(&other) && !is_lost(&again), "its own goes");
+        assert!(
+            is_lost(&hanging[1]) && !is_lost(&other) && !is_lost(&again),
+            "a handshake of another address was replaced"
+        );
         assert_eq!(locked(&crowd.state).shaking.len(), 24);
     }
 
@@ -268,11 +274,11 @@ mod tests {
         settled.iter_mut().for_each(|place| place.settle(now));
         let shaking = crowd.enter(ip("fd00::2"), now).unwrap();
         assert!(crowd.enter(ip("fd00::3"), now).is_none(), "the handshake is young");
-        let mut next = crowd.enter(ip("fd00::3"), now + LIFE_MIN).unwrap();
+        let mut next = crowd.enter(ip("fd00::3"), now + LIFETIME_MIN).unwrap();
         assert!(is_lost(&shaking), "one network of 64 bits is one address");
         drop(shaking);
         next.settle(now);
-        assert!(crowd.enter(ip("fd00::4"), now + LIFE_MIN).is_none(), "all three are accepted");
+        assert!(crowd.enter(ip("fd00::4"), now + LIFETIME_MIN).is_none(), "all three are accepted");
         assert!(crowd.enter(ip("fd00:0:0:1::4"), now).is_some());
         drop(next);
         assert!(crowd.enter(ip("fd00::4"), now).is_some());
@@ -355,7 +361,7 @@ mod tests {
                         let entered = crowd.enter(from, now);
                         shaking.retain(|(place, since)| {
                             let of_address = before.iter().filter(|one| **one == place.address).count();
-                            let is_young = now.saturating_duration_since(*since) < LIFE_MIN;
+                            let is_young = now.saturating_duration_since(*since) < LIFETIME_MIN;
                             let lost = is_lost(place);
                             let may_be_lost = !is_young || of_address > (places / SHARE).max(1);
                             assert!(

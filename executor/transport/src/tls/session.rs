@@ -438,7 +438,10 @@ mod tests {
                 if given.is_err() {
                     failed += 1;
                     alerts += usize::from(!session.waiting().is_empty());
-                    assert!(session.room().is_err() || session.received(0).is_err(), "it stays failed");
+                    assert!(
+                        session.room().is_err() || session.received(0).is_err(),
+                        "the failed session does not stay failed"
+                    );
                     assert!(session.write(&[IoSlice::new(b"x")]).is_err() && session.close().is_err());
                     break;
                 }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 /// Maximum size of one connection's unread responses, in bytes.
 const CONNECTION: usize = 16 << 20;
-/// Maximum size of unread responses of all connections of a socket, in bytes.
+/// Maximum size of unread responses on a socket's connections, in bytes.
 const ALL: usize = 64 << 20;
 /// Space reserved to create one large response, in bytes: a page of a list, and the message that is encoded to that
 /// page.
@@ -30,11 +30,11 @@ const STREAMS: usize = 4096;
 /// Divisor of the pool: one owner gets at most this fraction, and the same fraction is reserved for root.
 const PART: usize = 4;
 /// Maximum time that a call waits for space before it is refused.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SPACE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without progress after which a client counts as stalled. The time matters only while other calls wait for
 /// space.
-const STALLED: Duration = Duration::from_secs(10);
-/// Bytes of responses that a client must read within [`STALLED`] to make progress: 16 KiB per second.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of responses that a client must read within [`STALL_TIMEOUT`] to make progress: 16 KiB per second.
 pub(super) const PROGRESS: usize = 160 << 10;
 /// Interval of checks for stalled clients.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -227,7 +227,7 @@ impl ConnectionBudget {
     /// # Errors
     /// Returns a message for the client if there was no space in time.
     async fn take_in_time(&self, bytes: usize) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SPACE_TIMEOUT;
         let Shared { shares, freed, pressed, .. } = &*self.all.0;
         loop {
             let mut room = std::pin::pin!(freed.notified());
@@ -235,7 +235,7 @@ impl ConnectionBudget {
             let Err(full) = self.take(Amount { bytes, streams: 0 }) else { return Ok(()) };
             let now = Instant::now();
             if now >= deadline {
-                let seconds = PATIENCE.as_secs();
+                let seconds = SPACE_TIMEOUT.as_secs();
                 return Err(match full {
                     Full::Connection => format!(
                         "unread responses on this connection have taken more than {} MiB for {seconds} s: read them first",
@@ -297,7 +297,7 @@ impl ConnectionBudget {
                 () = self.owner.pressed.notified() => {}
             }
             let (bytes, progress) = unread();
-            if bytes > 0 && progress.elapsed() >= STALLED {
+            if bytes > 0 && progress.elapsed() >= STALL_TIMEOUT {
                 return bytes;
             }
         }
@@ -361,7 +361,7 @@ mod tests {
         }
         assert!(
             budget.connection(0, true).reserve(AnswerKind::Stream).await.is_err(),
-            "root has what is left, and no more"
+            "root got more than the remaining space"
         );
         held.truncate(STREAMS / PART - 1);
         assert!(budget.connection(7, false).reserve(AnswerKind::Stream).await.is_ok());
@@ -376,7 +376,10 @@ mod tests {
         for owner in [8, 9] {
             held.extend(fill(&budget, owner, ALL / PART).await);
         }
-        assert!(budget.connection(10, false).reserve(AnswerKind::Large).await.is_err(), "the rest is root's");
+        assert!(
+            budget.connection(10, false).reserve(AnswerKind::Large).await.is_err(),
+            "the remaining space is root's"
+        );
         held.extend(fill(&budget, 0, ALL / PART).await);
         assert!(budget.connection(0, true).reserve(AnswerKind::Large).await.is_err());
         held.truncate(ALL / PART / LARGE - 1);
@@ -413,7 +416,7 @@ mod tests {
         held.clear();
         assert!(budget.connection(7, false).reserve(AnswerKind::Large).await.is_ok());
         let _other = budget.connection(9, false);
-        assert_eq!(locked(&budget.0.owners).len(), 1, "nothing is kept of owners without connections");
+        assert_eq!(locked(&budget.0.owners).len(), 1, "owners without connections are removed");
     }
 
     /// If an owner or others need space, only stalled connections are closed.
@@ -442,7 +445,11 @@ mod tests {
                 _ = stalled.stalled(|| (7, Instant::now())) => panic!("a client that makes progress"),
                 _ = foreign.stalled(|| (7, begun)), if waiting == 7 => panic!("a client of another owner"),
             }
-            assert!((STALLED..STALLED + 2 * POLL_INTERVAL).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+            assert!(
+                (STALL_TIMEOUT..STALL_TIMEOUT + 2 * POLL_INTERVAL).contains(&begun.elapsed()),
+                "{:?}",
+                begun.elapsed()
+            );
         }
     }
 }

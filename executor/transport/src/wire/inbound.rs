@@ -98,7 +98,7 @@ impl Inbound {
     /// received all earlier bytes.
     ///
     /// # Errors
-    /// Returns an error if the client does not speak HTTP/2.
+    /// Returns an error if the client does not use HTTP/2.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.over {
             return Ok(bytes.len());
@@ -107,7 +107,7 @@ impl Inbound {
             Parser::Preface(have) => {
                 let taken = bytes.len().min(PREFACE.len() - *have);
                 if bytes[..taken] != PREFACE[*have..*have + taken] {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak HTTP/2"));
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not use HTTP/2"));
                 }
                 *have += taken;
                 if *have == PREFACE.len() {
@@ -444,7 +444,11 @@ mod tests {
         let goaway = frame_of(kind::GOAWAY, 0, 0, &[&[0, 0, 0, 0, 0, 0, 0, 1], CANARY].concat());
         assert_eq!(reported(&[goaway]), frame_of(kind::GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 1]));
         assert_eq!(reported(&[frame_of(kind::PING, 0, 0, &CANARY[..8])]), frame_of(kind::PING, 0, 0, &[0; 8]));
-        assert_eq!(reported(&[frame_of(kind::PING, 1, 0, &CANARY[..8])]), b"", "an answer to nothing");
+        assert_eq!(
+            reported(&[frame_of(kind::PING, 1, 0, &CANARY[..8])]),
+            b"",
+            "an acknowledgement without a PING gets no response"
+        );
         let reset = frame_of(kind::RST_STREAM, 0, 1, b"code");
         assert_eq!(reported(&[reset]), frame_of(kind::RST_STREAM, 0, 1, &[0, 0, 0, 2]));
     }

@@ -247,7 +247,7 @@ mod tests {
             taken.extend(outbound.pieces().flat_map(<[u8]>::to_vec).collect::<Vec<u8>>());
             outbound.mark_written(outbound.unwritten_bytes());
             assert!(taken == written, "{piece}");
-            assert!(calls.is_idle() && calls.unwritten().0 == 0, "nothing is kept of a stream that is over");
+            assert!(calls.is_idle() && calls.unwritten().0 == 0, "a completed stream leaves no state");
             assert!(!calls.send(1, Bytes::from_static(b"late")));
         }
     }
@@ -279,7 +279,7 @@ mod tests {
         while calls.unwritten().0 > 0 {
             read(data(calls.unwritten().0.min(10_000)));
         }
-        assert_eq!(calls.unwritten().1, Instant::now(), "nothing is left to read");
+        assert_eq!(calls.unwritten().1, Instant::now(), "no bytes remain to be read");
     }
 
     /// If the client has closed a stream, the response on it becomes an error and zeros.

@@ -85,7 +85,7 @@ impl FromStr for RepositoryPattern {
     fn from_str(text: &str) -> Result<Self, BadPattern> {
         let bad = |why: &str| BadPattern { pattern: text.chars().take(100).collect(), why: why.to_owned() };
         if text.len() > PATTERN_MAX {
-            return Err(bad(&format!("it has {} bytes; at most {PATTERN_MAX} are allowed", text.len())));
+            return Err(bad(&format!("the pattern is {} bytes; the maximum is {PATTERN_MAX}", text.len())));
         }
         if text == "*" {
             return Ok(Self::any());
@@ -98,7 +98,7 @@ impl FromStr for RepositoryPattern {
             return Err(bad("a repository pattern cannot have a tag or a digest"));
         }
         let registry = registry_of(registry).ok_or_else(|| {
-            bad("it must begin with a registry's host name or address with an optional port, or with *.DOMAIN")
+            bad("the pattern must begin with a registry's host name or address with an optional port, or with *.DOMAIN")
         })?;
         let mut names: Vec<String> = path.split('/').map(str::to_owned).collect();
         let below = names.pop_if(|name| name == "**").is_some();

@@ -64,7 +64,7 @@ fn inputs_that_parsers_disagree_on() {
         (format!("a@sha384:{sha384}"), Err("`sha256:` or `sha512:`")),
         (HEX.into(), Err("is an image id")),
         (format!("r.example/{}", part(245)), Ok(format!("r.example/{}:latest", part(245)))),
-        (format!("r.example/{}", part(246)), Err("have 256 bytes; at most 255")),
+        (format!("r.example/{}", part(246)), Err("are 256 bytes; the maximum is 255")),
         ("a/".into(), Err("component ``")),
         ("/a".into(), Err("component ``")),
         ("a_b/a__b/a---b".into(), Ok("docker.io/a_b/a__b/a---b:latest".into())),

@@ -43,7 +43,10 @@ fn launcher_enforces_image_policy() {
     let mut forged = plan;
     let Rootfs::Image(image) = &mut forged.rootfs else { panic!() };
     image.reference = "docker.io/registry/app:1".into();
-    assert!(recheck(&forged, &allowing(&["docker.io/registry/*"])).is_err(), "not in the form of a reference");
+    assert!(
+        recheck(&forged, &allowing(&["docker.io/registry/*"])).is_err(),
+        "the text does not have the form of a reference"
+    );
 }
 
 #[test]
@@ -77,7 +80,7 @@ fn ports_are_the_operators_to_give() {
     let port = |host_port| PublishedPort { host_ip: None, host_port, container_port: 80, protocol: Protocol::Tcp };
     let connectivity = Connectivity { ports: vec![port(80), port(8080)], ..Connectivity::default() };
     let asked = Draft { network: Some(Network::Cni), connectivity, ..draft() };
-    assert_eq!(fields(&asked), ["ports[0].host_port"], "by default those from 1024 on");
+    assert_eq!(fields(&asked), ["ports[0].host_port"], "by default the ports from 1024 are allowed");
     let rules = |rules: &[&str]| Policy {
         ports_allowed: rules.iter().map(|rule| rule.parse().unwrap()).collect(),
         ..Policy::default()

@@ -47,7 +47,7 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
         tokio::select! {
             biased;
             answer = &mut answer => break answer,
-            // If the connection ends, the response ends, too.
+            // The close of the connection is the end of the response.
             _ = &mut connection, if !over => over = true,
         }
     };
@@ -75,7 +75,9 @@ impl AsyncRead for Bounded {
             return Poll::Pending;
         }
         if self.room == 0 {
-            return Poll::Ready(Err(io::Error::other(format!("the response head has more than {READ_MAX} bytes"))));
+            return Poll::Ready(Err(io::Error::other(format!(
+                "the response head is larger than {READ_MAX} bytes, the maximum"
+            ))));
         }
         let most = buffer.remaining().min(self.room);
         let mut some = ReadBuf::new(buffer.initialize_unfilled_to(most));

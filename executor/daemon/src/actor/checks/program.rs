@@ -19,10 +19,10 @@ use crate::node::Node;
 use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Stdio};
 
 /// Time limit for the program to start. A slow start on a busy host does not indicate a problem of the container.
-const BEGINS_WITHIN: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the supervisor to kill a program after the limit of the check. A process that the kernel cannot kill
 /// immediately does not delay the result of the check further.
-const KILLED_WITHIN: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum output of a program, in bytes.
 const WRITTEN_MAX: usize = 1 << 20;
 /// Read buffer size, in bytes.
@@ -41,7 +41,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         ..v1::ExecStart::default()
     });
     let failed = |why: String| CheckRun::from_outcome(CheckOutcome::Failed(format!("`{}` {why}", probe.path)));
-    let (session, stdio) = match timeout(BEGINS_WITHIN, exec::start(node, start)).await {
+    let (session, stdio) = match timeout(START_TIMEOUT, exec::start(node, start)).await {
         Ok(Ok(ExecOutcome::Running(session, stdio))) => (session, stdio),
         Ok(Ok(ExecOutcome::Failed(failure))) => return failed(format!("cannot be executed: {}", failure.message)),
         // The configured user does not exist in the root file system.
@@ -52,7 +52,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
     };
     let mut output = Output::default();
     // The supervisor kills the program and its descendants at the limit.
-    let ended = timeout(limit + KILLED_WITHIN, follow(&session, &stdio, &mut output)).await;
+    let ended = timeout(limit + KILL_TIMEOUT, follow(&session, &stdio, &mut output)).await;
     drop(session); // kills the program if it still runs
     let outcome = match ended {
         Ok(ProgramEnd::Exit(Exit::Code(0))) => CheckOutcome::Passed,

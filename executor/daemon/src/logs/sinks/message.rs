@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::logs::reader::LogItem;
 
 /// Time limit for the rest of a partial line.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of partial lines of a container: one per stream and process.
 const OPEN_MAX: usize = 16;
 
@@ -109,7 +109,7 @@ impl Assembler {
 
     /// Returns the time at which the next partial line times out.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.since + PATIENCE).min()
+        self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.since + PARTIAL_LINE_TIMEOUT).min()
     }
 
     /// Returns and resets the missing output.
@@ -233,7 +233,7 @@ impl Assembler {
         for index in 0..self.open.len() {
             let at = self.at;
             let open = &mut self.open[index];
-            if !open.content.is_empty() && (all || open.since + PATIENCE <= now) {
+            if !open.content.is_empty() && (all || open.since + PARTIAL_LINE_TIMEOUT <= now) {
                 out.push(open.part(all, at));
                 let resume = self.resume();
                 out.last_mut().into_iter().for_each(|last| last.resume = resume);
@@ -335,7 +335,7 @@ mod tests {
         take(&mut assembler, &entry(Stream::Stdout, "", false, "prompt"), &mut out);
         assembler.flush(false, &mut out);
         assert!(out.is_empty());
-        tokio::time::advance(PATIENCE).await;
+        tokio::time::advance(PARTIAL_LINE_TIMEOUT).await;
         assembler.flush(false, &mut out);
         take(&mut assembler, &entry(Stream::Stdout, "", true, " answer"), &mut out);
         assert_eq!(reported(&out), ["[1.1]prompt", "[1.2.] answer"]);
@@ -344,7 +344,7 @@ mod tests {
         for source in sources {
             take(&mut assembler, &entry(Stream::Stderr, source, false, "xxxx"), &mut out);
         }
-        assert_eq!(out.len(), 2, "ten bytes wait at most: {out:?}");
+        assert_eq!(out.len(), 2, "more than ten bytes wait: {out:?}");
         assembler.flush(true, &mut out);
         assert_eq!((out.len(), assembler.due()), (4, None));
     }

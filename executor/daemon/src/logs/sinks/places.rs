@@ -117,7 +117,7 @@ fn read(path: &Path) -> io::Result<BTreeMap<ContainerId, KeptPosition>> {
     if length > FILE_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("has {length} bytes; at most {FILE_MAX} are allowed"),
+            format!("is {length} bytes; the maximum is {FILE_MAX}"),
         ));
     }
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
@@ -134,7 +134,7 @@ mod tests {
         let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());
         let place = LogPosition { bytes: 5, entries: 1 };
         let places = SinkPositions::open(path.clone());
-        assert_eq!(places.start(&b, Timestamp(1), true), None, "of the time before");
+        assert_eq!(places.start(&b, Timestamp(1), true), None, "the container completed under an earlier daemon");
         assert_eq!(places.start(&a, Timestamp(1), false), Some(LogPosition::default()));
         places.reached(&a, Timestamp(2), LogPosition::default(), true);
         places.reached(&a, Timestamp(1), place, false);

@@ -27,12 +27,12 @@ use crate::config::SyslogAddress;
 /// Initial and maximum pause between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(15));
 /// Time limit for a connection attempt.
-const ATTEMPT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time to wait after the handshake for a rejection of the node's certificate. With TLS 1.3 the rejection arrives only
 /// after the handshake.
-const REFUSAL: Duration = Duration::from_millis(300);
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// Minimum duration of a connection. A connection that breaks sooner counts as a failed attempt.
-const SHORT: Duration = Duration::from_secs(10);
+const CONNECTION_LIFETIME_MIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub(super) enum Address {
@@ -96,7 +96,7 @@ impl Receiver {
             if std::mem::take(&mut self.failed) {
                 tokio::time::sleep(crate::with_jitter(self.pauses.pause())).await;
             }
-            let attempt = timeout(ATTEMPT, open(&self.address, &self.connected)).await;
+            let attempt = timeout(CONNECT_TIMEOUT, open(&self.address, &self.connected)).await;
             match attempt.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))) {
                 Ok(channel) => {
                     tracing::info!(receiver = %self.address, "connected to the log receiver");
@@ -130,7 +130,7 @@ impl Receiver {
                 receiver = %self.address, why,
                 "the connection to the log receiver was lost: lines that the receiver had not read may be lost"
             );
-            self.failed = connection.since.elapsed() < SHORT;
+            self.failed = connection.since.elapsed() < CONNECTION_LIFETIME_MIN;
             if !self.failed {
                 self.pauses.reset();
             }
@@ -202,7 +202,7 @@ async fn open(address: &Address, connected: &Gauge) -> io::Result<Channel> {
             let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
             let mut channel = stream(tls, connected);
             if let Channel::Stream { closed, .. } = &mut channel
-                && timeout(REFUSAL, closed.wait_for(|closed| *closed)).await.is_ok()
+                && timeout(REFUSAL_TIMEOUT, closed.wait_for(|closed| *closed)).await.is_ok()
             {
                 return Err(io::Error::other(
                     "the receiver closed the connection after the handshake and may require another certificate",

@@ -1,8 +1,8 @@
 //! The latest reading of a container's counters, which all calls, streams and scrapes share.
 //!
-//! The daemon sends a shim one request at a time, and at most one request per [`FRESH`], regardless of the number of
-//! clients. A request continues after its client disconnects, so that clients that connect and disconnect cause no
-//! further requests.
+//! The daemon sends a shim one request at a time, and at most one request per [`READING_LIFETIME`], regardless of the
+//! number of clients. A request continues after its client disconnects, so that clients that connect and disconnect
+//! cause no further requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::link::ShimLink;
 
 /// Time for which a reading is reused.
-pub(crate) const FRESH: Duration = Duration::from_millis(900);
+pub(crate) const READING_LIFETIME: Duration = Duration::from_millis(900);
 /// Time limit for a shim to respond. The shim may be busy writing new secret files.
-pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The latest reading; locked while the shim is queried.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub(crate) struct NoFreshReading;
 
 impl ClaimedReader {
     fn answers(&self, log_only: bool) -> bool {
-        self.at.elapsed() < FRESH && (log_only || !self.log_only)
+        self.at.elapsed() < READING_LIFETIME && (log_only || !self.log_only)
     }
 }
 
@@ -80,7 +80,7 @@ impl LatestReading {
             return taken.usage.clone();
         }
         let asking = tokio::spawn(async move {
-            let usage = timeout(ANSWERED_WITHIN, ask).await.ok().flatten();
+            let usage = timeout(RESPONSE_TIMEOUT, ask).await.ok().flatten();
             *taken = Some(ClaimedReader { at: Instant::now(), log_only, usage: usage.clone() });
             usage
         });
@@ -117,11 +117,11 @@ mod tests {
             assert_eq!(all.as_mut().await, (true, true, true));
             assert!(matches!(latest.get(false), Ok(Some(_))));
             assert_eq!(asked.load(Ordering::SeqCst), round);
-            tokio::time::sleep(FRESH).await; // paused clock: the reading becomes stale
+            tokio::time::sleep(READING_LIFETIME).await; // paused clock: the reading becomes stale
             assert!(latest.get(true).is_err());
         }
         assert!(read(&latest, true, second, &asked).await);
-        assert!(read(&latest, false, second, &asked).await, "counters of the log are not those of the container");
+        assert!(read(&latest, false, second, &asked).await, "a log reading was reused for the container's counters");
         assert_eq!(asked.load(Ordering::SeqCst), 5);
     }
 

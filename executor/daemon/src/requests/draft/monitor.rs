@@ -19,7 +19,7 @@ const PROGRAMS_MAX: usize = 4;
 /// Maximum depth of a monitor's actions.
 const DEPTH_MAX: usize = 8;
 /// Maximum time of a monitor's program. A check has the same limit.
-const TIME_MAX: Duration = Duration::from_secs(60);
+const PROGRAM_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 struct Program<'a> {
     /// Path of the program's run action in the request.
@@ -69,7 +69,7 @@ pub(super) fn add(
     }
     let start = if checks.start_timeout.is_zero() { START_TIMEOUT_DEFAULT } else { checks.start_timeout };
     let mut programs = Vec::new();
-    read("monitor", monitor, Above::root(TIME_MAX.min(start)), &mut programs, violations);
+    read("monitor", monitor, Above::root(PROGRAM_TIMEOUT_MAX.min(start)), &mut programs, violations);
     if programs.len() > PROGRAMS_MAX {
         let why = format!("has {} run actions; at most {PROGRAMS_MAX} are allowed", programs.len());
         violations.push(Violation::new("monitor", TooMany.because(why)));
@@ -87,7 +87,7 @@ pub(super) fn add(
 /// Maps violations of the generated checks to the monitor's fields.
 pub(crate) fn rename(monitor: &Action, violations: &mut [Violation]) {
     let mut programs = Vec::new();
-    read("monitor", monitor, Above::root(TIME_MAX), &mut programs, &mut Vec::new());
+    read("monitor", monitor, Above::root(PROGRAM_TIMEOUT_MAX), &mut programs, &mut Vec::new());
     for violation in violations {
         let Some(rest) = violation.field.strip_prefix("checks.liveness[") else { continue };
         let Some((index, field)) = rest.split_once(']') else { continue };
@@ -215,7 +215,7 @@ mod tests {
         let checks = add(&monitor, false, None, &mut violations);
         assert_eq!(violations, []);
         let limits: Vec<Duration> = checks.liveness.iter().map(|check| check.timeout).collect();
-        assert_eq!(limits, [TIME_MAX, Duration::from_secs(5)]);
+        assert_eq!(limits, [PROGRAM_TIMEOUT_MAX, Duration::from_secs(5)]);
         assert!(checks.liveness.iter().all(|check| (check.healthy_threshold, check.unhealthy_threshold) == (1, 1)));
         let mut found = [Violation::new("checks.liveness[1].exec.path", "x"), Violation::new("checks.liveness", "y")];
         rename(&monitor, &mut found);

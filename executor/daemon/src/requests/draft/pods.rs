@@ -1,4 +1,4 @@
-//! Creates drafts of pods, and copies the settings of a pod into the drafts of its members.
+//! Creates pod drafts, and copies a pod's settings into its members' drafts.
 
 use executor_core::limits::MEMORY_MIN;
 use executor_core::plan::{Connectivity, Medium, Plan, PodRole, Volume, VolumeSource, pod_volume_path};

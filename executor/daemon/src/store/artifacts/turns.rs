@@ -69,7 +69,7 @@ mod tests {
         let (first, _second) = (now(&turns, "slow").await, now(&turns, "slow").await.unwrap());
         assert!(first.is_some() && now(&turns, "slow").await.is_none());
         let other = now(&turns, "other").await;
-        assert!(other.is_some() && now(&turns, "third").await.is_none(), "the node has three places");
+        assert!(other.is_some() && now(&turns, "third").await.is_none(), "the node has three slots");
         drop(first);
         assert!(now(&turns, "slow").await.is_some() && now(&turns, "third").await.is_some());
     }

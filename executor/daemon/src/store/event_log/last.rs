@@ -115,8 +115,8 @@ mod tests {
     fn cursors_continue_if_nothing_was_lost() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, first) = open(dir.path(), 1, None);
-        assert_eq!(first, 10_000, "no file");
-        assert_eq!(open(dir.path(), 2, None).1, 10_000, "no event was given out");
+        assert_eq!(first, 10_000, "the file does not exist");
+        assert_eq!(open(dir.path(), 2, None).1, 10_000, "no event was sent");
         let _ = LastCursor::open(dir.path(), "b", 1, None, 10_000);
         file.set(10_007);
         assert_eq!(read(&dir.path().join(NAME)).unwrap().last, 10_007);

@@ -187,7 +187,7 @@ mod tests {
                 let found: Vec<Event> = ring.newer(0).map(|kept| (*kept.event(None).unwrap()).clone()).collect();
                 assert_eq!(found, kept, "{most} of {begun} and {added}");
                 assert_eq!(ring.oldest(), Some(kept[0].cursor));
-                assert!(ring.at_hand.len() < AT_HAND, "the others are packed");
+                assert!(ring.at_hand.len() < AT_HAND, "the other events are packed");
                 let id = "c1".parse().unwrap();
                 for than in (0..=2 * all.len() as u64).step_by(61) {
                     let newer = || kept.iter().filter(|event| event.cursor > than);

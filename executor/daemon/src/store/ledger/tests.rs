@@ -46,7 +46,7 @@ fn ledger_entries_persist_across_restart() {
     ledger.put_event(event(6), 6);
     ledger.close(7);
     let (_, loaded) = Ledger::open(dir.path()).unwrap();
-    assert_eq!(loaded.events.events.len(), 1, "what is no longer kept is removed from the store");
+    assert_eq!(loaded.events.events.len(), 1, "discarded entries are removed from the store");
 }
 
 /// If the ledger of an older executord lacks later fields, it is still readable after an upgrade.
@@ -86,7 +86,11 @@ fn corrupt_ledger_is_moved_and_cursors_advance() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("executord.redb"), "this is no store at all".repeat(1000)).unwrap();
     let (_ledger, loaded) = Ledger::open(dir.path()).unwrap();
-    assert!(loaded.events.next > 1_000_000_000_000, "beyond any cursor that was given out: {}", loaded.events.next);
+    assert!(
+        loaded.events.next > 1_000_000_000_000,
+        "the cursor is not beyond every cursor that was sent: {}",
+        loaded.events.next
+    );
     let aside = std::fs::read_dir(dir.path())
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with("executord.redb.broken-"));

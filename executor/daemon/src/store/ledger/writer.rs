@@ -13,7 +13,7 @@ use super::LedgerBatch;
 use super::store::{FirstWrite, Store, StoreError};
 
 /// Time for which a batch collects changes: an fsync costs milliseconds on a disk that containers use.
-const GATHER: Duration = Duration::from_millis(100);
+const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// Pauses between attempts while the disk fails.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 /// Stack size of the thread, in bytes.
@@ -156,8 +156,8 @@ fn next_batch(shared: &WriterShared) -> (LedgerBatch, bool) {
         state = wait(shared, state, None);
     }
     let gathered = std::time::Instant::now();
-    while !state.closing && state.batch.waiting.is_empty() && gathered.elapsed() < GATHER {
-        state = wait(shared, state, Some(GATHER));
+    while !state.closing && state.batch.waiting.is_empty() && gathered.elapsed() < BATCH_DELAY {
+        state = wait(shared, state, Some(BATCH_DELAY));
     }
     let oldest_event = state.batch.oldest_event;
     let batch = std::mem::replace(&mut state.batch, LedgerBatch { oldest_event, ..LedgerBatch::default() });

@@ -21,7 +21,8 @@ const EXPIRED_KEPT: usize = 1000;
 struct HeldReservation {
     reservation: Reservation,
     deadline: Instant,
-    /// Number of Runs in progress that will use the reservation. The reservation does not expire before they end.
+    /// Number of Runs in progress that will use the reservation. The reservation does not expire before these Runs
+    /// complete.
     claims: u32,
 }
 

@@ -84,13 +84,13 @@ mod tests {
         logs.read(&id("new"), usage(0), false);
         logs.read(&id("new"), usage(10), false);
         logs.read(&id("old"), usage(1000), true);
-        assert_eq!(logs.sum(there).bytes, 10, "what an earlier daemon counted is left out");
+        assert_eq!(logs.sum(there).bytes, 10, "counts of an earlier daemon are omitted");
         logs.read(&id("old"), usage(1001), true);
         assert_eq!(logs.sum(there).bytes, 11);
         logs.ended(&id("new"), Some(usage(15)));
         logs.ended(&id("new"), Some(usage(15)));
-        assert_eq!(logs.sum(there).bytes, 16, "an end counts once");
-        assert_eq!(logs.sum(|_| false).bytes, 16, "one that is gone is counted as it was last");
+        assert_eq!(logs.sum(there).bytes, 16, "a completed container is counted once");
+        assert_eq!(logs.sum(|_| false).bytes, 16, "a removed container keeps its last counts");
         logs.ended(&id("unread"), Some(usage(500)));
         assert_eq!(logs.sum(there).bytes, 16);
     }

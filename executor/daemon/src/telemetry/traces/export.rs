@@ -16,15 +16,15 @@ use crate::telemetry::metrics::{SpanLoss, Spans};
 /// Maximum number of spans per request to the collector.
 const BATCH: usize = 256;
 /// Time for which spans are collected into a batch.
-const GATHER: Duration = Duration::from_millis(500);
+const BATCH_DELAY: Duration = Duration::from_millis(500);
 /// Time limit for a request to the collector.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of attempts to export a batch.
 const ATTEMPTS: u32 = 3;
 /// Pauses between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
 /// Minimum interval between two log entries about dropped spans.
-const REPORT: Duration = Duration::from_secs(10);
+const DROP_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The span queue. Adding a span never blocks.
 #[derive(Debug)]
@@ -72,14 +72,16 @@ impl Queue {
 
 fn exporter(settings: &TraceSettings) -> Result<SpanExporter, opentelemetry_otlp::ExporterBuildError> {
     let mut exporter = match settings.protocol {
-        TraceProtocol::Grpc => {
-            SpanExporter::builder().with_tonic().with_endpoint(&*settings.endpoint).with_timeout(PATIENCE).build()?
-        }
+        TraceProtocol::Grpc => SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(&*settings.endpoint)
+            .with_timeout(EXPORT_TIMEOUT)
+            .build()?,
         TraceProtocol::Http => SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(&*settings.endpoint)
-            .with_timeout(PATIENCE)
+            .with_timeout(EXPORT_TIMEOUT)
             .build()?,
     };
     let attributes = [
@@ -115,7 +117,7 @@ impl Export {
                 }
             };
             let mut full = take(first);
-            let gather = Instant::now() + GATHER;
+            let gather = Instant::now() + BATCH_DELAY;
             while !full {
                 match tokio::time::timeout_at(gather, queue.recv()).await {
                     Ok(Some(queued)) => full = take(queued),
@@ -135,13 +137,13 @@ impl Export {
     async fn export(&mut self, batch: Vec<SpanData>, attempts: u32) {
         let (count, mut pauses) = (batch.len(), PAUSES);
         for attempt in 1..=attempts {
-            let why = match timeout(PATIENCE, self.exporter.export(batch.clone())).await {
+            let why = match timeout(EXPORT_TIMEOUT, self.exporter.export(batch.clone())).await {
                 Ok(Ok(())) => {
                     self.spans.exported.inc_by(count as u64);
                     return;
                 }
                 Ok(Err(error)) => executor_core::errors::chain(&error),
-                Err(_) => format!("no response within {} s", PATIENCE.as_secs()),
+                Err(_) => format!("no response within {} s", EXPORT_TIMEOUT.as_secs()),
             };
             tracing::debug!(attempt, "the trace collector did not accept {count} spans: {why}");
             if attempt < attempts {
@@ -155,7 +157,7 @@ impl Export {
     fn lost(&mut self, count: usize, why: &str) {
         self.spans.lost(SpanLoss::ExportFailed, count);
         self.dropped += count;
-        if self.reported.is_none_or(|reported| reported.elapsed() >= REPORT) {
+        if self.reported.is_none_or(|reported| reported.elapsed() >= DROP_LOG_INTERVAL) {
             let dropped = std::mem::take(&mut self.dropped);
             tracing::warn!(dropped, "dropped spans: the trace collector did not accept them: {why}");
             self.reported = Some(Instant::now());

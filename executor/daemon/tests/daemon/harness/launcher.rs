@@ -15,7 +15,7 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::shim::FakeShim;
-use super::{PATIENCE, hang_up, listen};
+use super::{WAIT_TIMEOUT, hang_up, listen};
 
 /// Number of containers on the only network of the launcher's list.
 pub(crate) const LISTED: u32 = 10_000;
@@ -100,7 +100,7 @@ impl FakeLauncher {
     /// Waits for the shim of the next launch.
     pub(crate) async fn launched(&self) -> FakeShim {
         let mut launches = self.launches.lock().await;
-        tokio::time::timeout(PATIENCE, launches.recv()).await.expect("nothing is launched").unwrap()
+        tokio::time::timeout(WAIT_TIMEOUT, launches.recv()).await.expect("nothing is launched").unwrap()
     }
 
     /// Reports that a shim has exited and its container is cleaned up.

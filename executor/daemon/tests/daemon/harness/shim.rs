@@ -27,7 +27,7 @@ use prost::Message as _;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{PATIENCE, hang_up, listen};
+use super::{WAIT_TIMEOUT, hang_up, listen};
 
 /// Reaction to an update of files.
 pub(crate) enum OnUpdate {
@@ -210,7 +210,7 @@ impl FakeShim {
     /// Waits for the next call. The shim has already responded to it with `Done`.
     pub(crate) async fn asked(&self) -> ShimCall {
         let mut calls = self.calls.lock().await;
-        tokio::time::timeout(PATIENCE, calls.recv()).await.expect("nothing is asked").unwrap()
+        tokio::time::timeout(WAIT_TIMEOUT, calls.recv()).await.expect("nothing is asked").unwrap()
     }
 
     /// Sets the reactions to the next updates. Later updates are applied.
