@@ -77,7 +77,8 @@ fn parse(text: &str) -> Result<Result<Wiped<RunRequest>, Vec<Fault>>, String> {
             check(root, &descriptor, "", &mut faults);
         }
     } else {
-        let action = descriptor.get_field_by_name("action").ok_or("the interface has no action")?;
+        let action =
+            descriptor.get_field_by_name("action").ok_or("RunRequest has no field `action` (internal error)")?;
         check_value(root, &action, "action", &mut faults);
     }
     if !faults.is_empty() {
@@ -97,7 +98,8 @@ fn parse(text: &str) -> Result<Result<Wiped<RunRequest>, Vec<Fault>>, String> {
 
 fn request_descriptor() -> Result<MessageDescriptor, String> {
     let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).map_err(|error| error.to_string())?;
-    pool.get_message_by_name("executor.v1.RunRequest").ok_or_else(|| "the interface has no RunRequest".to_owned())
+    pool.get_message_by_name("executor.v1.RunRequest")
+        .ok_or_else(|| "the API has no message RunRequest (internal error)".to_owned())
 }
 
 /// Returns the field with this name, in snake_case or camelCase.

@@ -45,9 +45,7 @@ pub(crate) enum BindingsError {
     NoVariable { variable: String },
     #[error("--binding-root {path}: must be an absolute path without `.` and `..`")]
     Root { path: String },
-    #[error(
-        "{VCAP_SERVICES} and {variable} cannot be used together: programs could not tell which one applies; omit {flag}"
-    )]
+    #[error("{VCAP_SERVICES} and {variable} cannot be used together: each provides bindings to programs; omit {flag}")]
     Both { variable: &'static str, flag: &'static str },
 }
 

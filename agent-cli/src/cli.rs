@@ -185,7 +185,7 @@ impl Program for Cli {
             "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed",
         ),
         ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
-        ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
+        ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N killed agent-cli"),
         ("141", "the output was closed by its reader (| head); run stops the container"),
     ];
     const WITH_STATUSES: &'static [&'static str] = &["run", "wait", "exec", "attach", "audit", "health"];

@@ -215,8 +215,8 @@ pub(crate) enum Direct {
     /// nor logged.
     ///
     /// The process ends with this command, unless detached (--detach, --detach-keys): if this command is interrupted,
-    /// the process gets SIGHUP, and SIGKILL two seconds later. Processes that it started are killed when it has ended,
-    /// unless --leave-processes is given.
+    /// the process gets SIGHUP, and SIGKILL two seconds later. Processes that it started are killed when it has
+    /// exited, unless --leave-processes is given.
     Exec(ExecArgs),
     /// Attach to a container's process: show its output and send input
     ///
@@ -240,7 +240,7 @@ pub(crate) enum Direct {
     /// Open the log files of containers again, after they were renamed
     ///
     /// The containers must have a file from `run --log-file`. When the command returns, all later output goes to the
-    /// new file. It creates the new file, but no directories. After an error the old file stays in use.
+    /// new file. The command creates the new file, but no directories. After an error the old file stays in use.
     ReopenLog(ReopenLogArgs),
     /// Change limits of running containers
     ///
@@ -272,8 +272,8 @@ pub(crate) enum Direct {
     Release(ReleaseArgs),
     /// Accept no new containers, stop the running ones, and kill the rest at the deadline
     ///
-    /// Each container has its grace period. Shows the progress, and at the end lists the killed containers. If this
-    /// command is interrupted, the drain continues; running the same command again follows it. The exit status is 125
+    /// Each container has its grace period. Shows the progress, and then lists the killed containers. If this command
+    /// is interrupted, the drain continues; running the same command again follows it. The exit status is 125
     /// if a container could not be killed. Executord stays drained, and unhealthy, until `undrain` or a reboot.
     Drain(DrainArgs),
     /// Accept new containers again after `drain`

@@ -45,7 +45,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<EgressRule>, Failure> {
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(wrong(format!("is larger than {FILE_MAX} bytes")));
+        return Err(wrong(format!("is larger than the maximum of {FILE_MAX} bytes")));
     }
     parse(&bytes).map_err(wrong)
 }

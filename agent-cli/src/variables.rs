@@ -25,7 +25,7 @@ fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<
     let mut bytes = Zeroizing::new(Vec::new());
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(wrong(format!("has more than {FILE_MAX} bytes")));
+        return Err(wrong(format!("is larger than the maximum of {FILE_MAX} bytes")));
     }
     let mut variables = Vec::new();
     let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
@@ -125,6 +125,6 @@ mod tests {
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
         let long = vec![b'x'; 2_000_001];
-        assert!(parse(&long).unwrap_err().contains("more than 2000000 bytes"));
+        assert!(parse(&long).unwrap_err().contains("the maximum of 2000000 bytes"));
     }
 }

@@ -27,7 +27,7 @@ pub struct Wanted {
     pub from: Option<u64>,
 }
 
-/// Reason why an attachment ended.
+/// Reason why an attachment was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// The process closed its output.

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 #[derive(Debug, thiserror::Error)]
 enum NoConnection {
-    #[error("{0}: start it, name its socket with --socket or EXECUTOR_SOCKET, or use --local")]
+    #[error("{0}: start executord, name its socket with --socket or EXECUTOR_SOCKET, or use --local")]
     NotListening(ConnectError),
     #[error(transparent)]
     Other(ConnectError),

@@ -171,7 +171,7 @@ impl Contexts {
             }
             Err(error) => return Err(fault(path, error)),
             Ok(length) if length as u64 > FILE_MAX => {
-                return Err(fault(path, format!("is larger than {FILE_MAX} bytes")));
+                return Err(fault(path, format!("is larger than the maximum of {FILE_MAX} bytes")));
             }
             Ok(_) => {}
         }

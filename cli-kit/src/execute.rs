@@ -93,7 +93,7 @@ pub async fn with_private_daemon(
             output.note(complaint);
         },
         // executord got SIGTERM, and detects the exit of this program.
-        _ = interrupts.next() => output.note(format!("exited immediately; {home} may still exist")),
+        _ = interrupts.next() => output.note(format!("this command exited immediately; {home} may still exist")),
     }
     settle(output, result, interrupts).await
 }

@@ -5,7 +5,7 @@
 
 use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
-/// Status of an error of this program, the daemon or the caller, not of the process.
+/// Exit status for errors of this program, the daemon or the caller, as opposed to the status of the process.
 pub const OURS: u8 = 125;
 /// The program exists but cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;

@@ -44,16 +44,16 @@ pub enum Failure {
     #[error("the container {id} keeps running; `agent-cli attach {id}` attaches to it again")]
     Detached { id: String },
     /// The user pressed Ctrl-C for the third time.
-    #[error("exited immediately; the container {id} may still exist: `agent-cli rm -f {id}` removes it")]
+    #[error("this command exited immediately; the container {id} may still exist: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },
     /// The manual or the completions could not be written.
     #[error("cannot write into {}", .path.display())]
     Generate { path: PathBuf, source: io::Error },
-    /// The log ended early while the process keeps running.
+    /// The log stream closed while the process keeps running.
     #[error("the output of {id} is incomplete")]
     LogLost { id: String },
     /// The container of an audit exited before it was searched.
-    #[error("the audit's container exited early: {0}; its root file system must have /bin/sh, cat and sleep")]
+    #[error("the audit's container exited early: {0}; the root file system must have /bin/sh, cat and sleep")]
     AuditEnded(String),
     /// A file to copy could not be read.
     #[error("cannot read {}", plain(&.path.display().to_string()))]
@@ -62,7 +62,7 @@ pub enum Failure {
     #[error("the archive for {} is damaged or incomplete", .path.display())]
     Archive { path: PathBuf, source: io::Error },
     /// A copy is larger than its limit.
-    #[error("{path}: more than {max} bytes; --max-size sets the limit")]
+    #[error("{path}: larger than {max} bytes; --max-size sets the limit")]
     CopyTooLarge { path: String, max: u64 },
     /// Entries were skipped by a copy; each was reported.
     #[error("{left_out} not copied, {copied} copied")]

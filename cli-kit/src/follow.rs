@@ -57,7 +57,7 @@ pub struct Attached<'a> {
 
 impl Attached<'_> {
     /// Follows the container until it is completed and its log is written. If reading the log fails, the error is
-    /// returned at the end, because the container keeps running.
+    /// returned after the exit, because the container keeps running.
     ///
     /// # Errors
     /// Returns an error if output is missing, the user detached, or executord is unavailable for too long.

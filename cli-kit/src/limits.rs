@@ -36,7 +36,7 @@ fn pids(text: &str) -> Result<Limit, String> {
 pub struct LimitArgs {
     /// Memory limit, including swap: 64M, 1GiB, 1.5G (powers of 1024); -1 for no limit
     ///
-    /// No limit needs permission in executord's configuration (allow_no_limits).
+    /// A limit of -1 must be permitted in executord's configuration (allow_no_limits).
     #[arg(long, short, value_name = "SIZE", value_parser = memory, allow_negative_numbers = true)]
     memory: Option<Limit>,
     /// Limit of processes and threads; -1 for no limit

@@ -29,15 +29,15 @@ use crate::failure::Failure;
 use crate::text::plain;
 
 /// Maximum time until executord serves.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time for executord to kill its containers and exit.
-const EXIT_WITHIN: Duration = Duration::from_secs(30);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for the launcher to remove the directories after executord has exited.
-const CLEARED_WITHIN: Duration = Duration::from_secs(10);
-/// Like `CLEARED_WITHIN`, for an executord that never served: it may not have started a launcher.
-const CLEARED_UNSERVED_WITHIN: Duration = Duration::from_secs(1);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Like `CLEANUP_TIMEOUT`, for an executord that never served: it may not have started a launcher.
+const UNSERVED_CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Polling interval for conditions without a notification.
-const POLL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of log lines that an error shows.
 const LAST_LINES: usize = 12;
 /// Maximum length of the directory's path, in bytes. With a longer path, the sockets of containers
@@ -52,8 +52,8 @@ const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTR
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalError {
     #[error(
-        "--local starts an executord, which needs root: run `sudo agent-cli --local ...`, or reach a running one \
-         with --socket"
+        "--local starts an executord, which needs root: run `sudo agent-cli --local ...`, or connect to a running \
+         executord with --socket"
     )]
     NotRoot,
     #[error("--local: there is no executord next to {} or in PATH", .0.display())]
@@ -64,7 +64,11 @@ pub(crate) enum LocalError {
     Spawn { program: PathBuf, source: io::Error },
     #[error("the private executord exited ({status}); end of its log:\n  {}", .last.join("\n  "))]
     Ended { status: String, last: Vec<String> },
-    #[error("the private executord was not ready within {} s; end of its log:\n  {}", READY_WITHIN.as_secs(), .last.join("\n  "))]
+    #[error(
+        "the private executord was not ready within {} s; end of its log:\n  {}",
+        READY_TIMEOUT.as_secs(),
+        .last.join("\n  ")
+    )]
     NotReady { last: Vec<String> },
 }
 
@@ -126,7 +130,7 @@ impl PrivateDaemon {
     /// Waits until executord serves, and connects.
     pub(crate) async fn ready(&mut self) -> Result<Client, LocalError> {
         let socket = self.home.join("executor.sock");
-        let deadline = Instant::now() + READY_WITHIN;
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
             // Do not block if the daemon accepts the connection but does not respond.
             if let Ok(Some(client)) = timeout(deadline - Instant::now(), serving(&socket)).await {
@@ -139,7 +143,7 @@ impl PrivateDaemon {
             if Instant::now() >= deadline {
                 return Err(LocalError::NotReady { last: self.last_lines() });
             }
-            sleep(POLL).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -155,15 +159,15 @@ impl PrivateDaemon {
             // ESRCH is ignored: the wait below reports an earlier exit.
             let _ = kill_process(pid, Signal::TERM);
         }
-        if timeout(EXIT_WITHIN, self.child.wait()).await.is_err() {
+        if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
             let _ = self.child.kill().await;
         }
-        let deadline = Instant::now() + if self.served { CLEARED_WITHIN } else { CLEARED_UNSERVED_WITHIN };
+        let deadline = Instant::now() + if self.served { CLEANUP_TIMEOUT } else { UNSERVED_CLEANUP_TIMEOUT };
         while self.home.exists() {
             if Instant::now() >= deadline {
                 break;
             }
-            sleep(POLL).await;
+            sleep(POLL_INTERVAL).await;
         }
         self.reader.abort();
         remove_home(&self.home)

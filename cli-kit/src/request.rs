@@ -1,7 +1,7 @@
 //! The request for a container.
 //!
 //! The request holds secrets (file contents, environment values, arguments). The client library wipes its copies as
-//! soon as executord has answered. Copies made by the gRPC library stay in memory until this process exits, so the
+//! soon as executord has responded. Copies made by the gRPC library stay in memory until this process exits, so the
 //! process disables core files and debuggers of other users.
 
 use executor_client::Run;

@@ -121,7 +121,7 @@ pub enum Source {
     Reference(SecretReference),
 }
 
-/// Errors from parsing an argument, and of reading its source.
+/// Errors from parsing an argument and reading its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(

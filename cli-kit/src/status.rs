@@ -114,7 +114,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
         Code::Unavailable => format!("{doing}: executord is unavailable: {reason}"),
         Code::Unimplemented => {
             format!(
-                "{doing}: not supported by executord: {reason} (is it older than this agent-cli, {}?)",
+                "{doing}: not supported by executord: {reason} (is executord older than this agent-cli, {}?)",
                 env!("CARGO_PKG_VERSION")
             )
         }

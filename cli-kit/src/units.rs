@@ -240,7 +240,7 @@ mod tests {
         assert!(grace("-1").is_err() && grace("").is_err());
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert!(duration("10").unwrap_err().contains("10s"), "a bare number asks for its unit");
+        assert!(duration("10").unwrap_err().contains("10s"), "the error for a number without a unit shows a unit");
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         assert_eq!(instant("10m", now), Ok(now - Duration::from_secs(600)));
         assert_eq!(instant("1970-01-01T00:00:05Z", now), Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(5)));

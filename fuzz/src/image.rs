@@ -36,7 +36,8 @@ fn reference(text: &str) {
             assert!(selector.wanted().bytes().all(plain) && (selector.tag().is_some() || selector.digest().is_some()));
         }
         other => {
-            let (path, _) = other.file().unwrap_or_else(|| unreachable!("not of a registry"));
+            let (path, _) =
+                other.file().unwrap_or_else(|| unreachable!("reference is neither of a registry nor of a file"));
             assert!(path.is_absolute() && !path.components().any(|part| part == Component::ParentDir), "{printed}");
         }
     }
@@ -47,7 +48,7 @@ fn defaults(configuration: &ImageConfiguration) {
     let mut names: Vec<&str> = defaults.env.iter().map(|(name, _)| &**name).collect();
     assert!(names.iter().all(|name| !name.is_empty() && !name.contains(['=', '\0'])));
     names.sort_unstable();
-    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no variable occurs twice");
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "a variable occurs twice");
     assert!(defaults.volumes.iter().all(|volume| volume.starts_with('/') && !volume.contains("/../")));
     for args in [vec![], vec!["a".to_owned()]] {
         let own = args.len();
@@ -56,7 +57,7 @@ fn defaults(configuration: &ImageConfiguration) {
             let at = i64::try_from(own).unwrap_or(0) + command.shift;
             assert!(
                 own == 0 || i64::try_from(command.args.len()) == Ok(at),
-                "the request's arguments are where it says"
+                "the reported shift differs from the position of the request's arguments"
             );
         }
     }

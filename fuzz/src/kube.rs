@@ -19,7 +19,7 @@ const CANARY: &str = "canary-of-the-fuzzer-2f61";
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let strict = evaluate(&text, Strictness::Strict);
-    assert_eq!(strict, evaluate(&text, Strictness::Strict), "the same text is the same plan");
+    assert_eq!(strict, evaluate(&text, Strictness::Strict), "evaluating a text twice gives different plans");
     let lenient = evaluate(&text, Strictness::Ignore);
     // Input that strict mode accepts is also accepted in lenient mode.
     assert!(strict.is_err() || lenient.is_ok(), "{strict:?}");
@@ -38,7 +38,7 @@ fn evaluate(text: &str, strictness: Strictness) -> Result<Vec<String>, String> {
             Ok(plan.pods.iter().map(|pod| pod.digest.clone()).collect())
         }
         Err(violations) => {
-            assert!(!violations.to_string().contains(CANARY) || text.contains(CANARY), "a value in a violation");
+            assert!(!violations.to_string().contains(CANARY) || text.contains(CANARY), "a violation contains a secret");
             Err(violations.to_string())
         }
     }
@@ -54,13 +54,16 @@ fn keeps_rules(plan: &Plan, canary_is_public: bool) {
             let Some(run) = request.action.as_ref().and_then(|action| action.run.as_ref()) else { continue };
             let public = run.args.iter().chain(run.env.iter().map(|variable| &variable.value)).chain([&run.path]);
             let mut public = public.chain(request.volumes.iter().map(|volume| &volume.sub_path));
-            assert!(canary_is_public || !public.any(|text| text.contains(CANARY)), "a secret in a recorded field");
+            assert!(
+                canary_is_public || !public.any(|text| text.contains(CANARY)),
+                "a recorded field contains a secret"
+            );
             assert!(canary_is_public || !format!("{:?}", request.checks).contains(CANARY));
             for file in &run.volume_mounted_files {
                 assert!(file.path.starts_with('/') && !file.path.split('/').any(|part| part == ".."), "{}", file.path);
                 assert!(file.mode.is_some_and(|mode| mode <= 0o777));
                 let is_secret = file.content.windows(CANARY.len()).any(|window| window == CANARY.as_bytes());
-                assert!(canary_is_public || !is_secret || !file.public, "a secret in a public file");
+                assert!(canary_is_public || !is_secret || !file.public, "a public file contains a secret");
             }
         }
     }

@@ -41,11 +41,11 @@ fn seek(data: &[u8]) {
         };
         let position = seeking.position();
         assert_eq!((&one.path, one.kind, reading.position()), (&other.path, other.kind, position));
-        assert!(position <= limits().bytes, "more bytes than allowed");
+        assert!(position <= limits().bytes, "position {position} exceeds the limit of {} bytes", limits().bytes);
         let mut content = Vec::new();
         if one.is_plain_file() && seeking.plain_content().read_to_end(&mut content).is_ok() {
             let at = position as usize;
-            assert_eq!(content, data[at..at + content.len()], "content from another position");
+            assert_eq!(content, data[at..at + content.len()], "the content differs from the archive at position {at}");
             assert_eq!(content.len() as u64, one.size);
         }
     }
@@ -59,21 +59,21 @@ fn read_pieces(data: &[u8]) {
     // The reader may read or skip any part of an entry.
     while let Ok(Some(entry)) = reader.next_entry() {
         entries += 1;
-        assert!(entries <= data.len() / 512, "more entries than headers");
-        assert!(entries as u64 <= limits.entries, "more entries than allowed");
+        assert!(entries <= data.len() / 512, "{entries} entries are more than the archive has headers");
+        assert!(entries as u64 <= limits.entries, "{entries} entries exceed the limit of {}", limits.entries);
         evaluate(&entry, &limits);
         if entries % 3 == 0 {
             continue;
         }
         let mut end = 0;
         while let Ok(Some((at, length))) = reader.content(&mut buffer) {
-            assert!(at >= end && length > 0, "a piece before the end of the previous one");
+            assert!(at >= end && length > 0, "a piece at {at} begins before {end}, the end of the previous piece");
             end = at + length as u64;
-            assert!(end <= entry.size && entry.kind == Kind::File, "a piece outside its file");
+            assert!(end <= entry.size && entry.kind == Kind::File, "a piece ends at {end}, beyond the end of the file");
             read += length;
         }
     }
-    assert!(read <= data.len(), "more content than bytes");
+    assert!(read <= data.len(), "{read} bytes of content are more than the archive");
     assert!(!matches!(reader.next_entry(), Ok(Some(_))) || entries > 0);
 }
 
@@ -81,7 +81,7 @@ fn evaluate(entry: &Entry, limits: &Limits) {
     assert!(entry.path.len() as u64 <= limits.path && entry.link.len() as u64 <= limits.link);
     assert!(!entry.path.contains(&0) && !entry.link.contains(&0));
     assert!(entry.mode <= 0o7777 && entry.mtime.nanoseconds < 1_000_000_000);
-    assert!(entry.kind == Kind::File || entry.size == 0, "only a file has a content");
+    assert!(entry.kind == Kind::File || entry.size == 0, "an entry that is not a file has content");
     assert!(entry.xattrs.len() as u64 <= limits.xattrs);
     for (name, value) in &entry.xattrs {
         assert!(!name.is_empty() && !name.contains(&0) && value.len() as u64 <= limits.xattr);

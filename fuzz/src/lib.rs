@@ -40,7 +40,6 @@ mod rules;
 /// A target and its name, which is also the name of its corpus.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target.
 pub const TARGETS: [Target; 12] = [
     ("request", request::run),
     ("paths", paths::run),

@@ -30,7 +30,7 @@ fn read(bytes: &[u8]) {
             Line::Place(time, place, missing) => write_place(*time, *place, *missing, &mut again),
         }
         assert_eq!(again.pop(), Some(b'\n'));
-        assert_eq!(parse(&again), Some(parsed), "what was read is written and read again");
+        assert_eq!(parse(&again), Some(parsed), "the parsed line changes if written and parsed again");
     }
 }
 
@@ -43,12 +43,12 @@ fn comes_back(printed: &[u8]) {
     }
     let mut back = Vec::new();
     for line in file.split_inclusive(|byte| *byte == b'\n') {
-        let Some(Line::Entry(entry)) = parse(&line[..line.len() - 1]) else { panic!("no entry: {line:?}") };
+        let Some(Line::Entry(entry)) = parse(&line[..line.len() - 1]) else { panic!("not an entry: {line:?}") };
         assert_eq!((entry.time, entry.stream, entry.source), (time, Stream::Stderr, "APP"));
         back.extend_from_slice(entry.content);
         if entry.complete {
             back.push(b'\n');
         }
     }
-    assert!(back == printed, "{} bytes became {}", printed.len(), back.len());
+    assert!(back == printed, "{} bytes were printed, {} were read back", printed.len(), back.len());
 }

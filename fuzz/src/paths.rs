@@ -88,7 +88,11 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
                 };
                 let real = way.iter().take_while(|path| !made(path)).count();
                 for parent in way[..real].iter().skip(1) {
-                    assert!(tree.is_directory(parent), "{parent:?} on the way to {:?}", mount.target);
+                    assert!(
+                        tree.is_directory(parent),
+                        "{parent:?}, a parent of {:?}, is not a directory",
+                        mount.target
+                    );
                 }
                 let is_made = real < way.len();
                 let in_fresh = tree.fresh.iter().any(|fresh| mount.target.starts_with(fresh));
@@ -114,7 +118,7 @@ fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: 
     for (source, changed) in sources {
         assert_eq!(draft.files[*source].size, planned.files[*changed].size);
     }
-    assert_eq!(planned.changed.len(), draft.files.len(), "every file of the call is in it");
+    assert_eq!(planned.changed.len(), draft.files.len(), "the update lacks files of the call");
     let update = FileUpdate { base_generation: 1, files: planned.files, changed: planned.changed };
     update.check(plan).expect("the shim accepts what validation accepted");
     let next = Plan { files: update.files.clone(), ..plan.clone() };
@@ -129,7 +133,7 @@ fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: 
                 NextContent::File(_) => 1,
                 NextContent::Directory { new, .. } => new.len(),
             });
-            assert_eq!(contents.sum::<usize>(), update.changed.len(), "every new content is somewhere");
+            assert_eq!(contents.sum::<usize>(), update.changed.len(), "the placed changes lack a new file");
         }
     }
 }

@@ -44,7 +44,7 @@ pub fn run(data: &[u8]) {
 /// Checks that a message is unchanged after encoding and decoding.
 fn message<M: Message + Default + PartialEq + Debug>(bytes: &[u8]) {
     let Ok(message) = M::decode(bytes) else { return };
-    let again = M::decode(&*message.encode_to_vec()).expect("what was encoded is decoded");
+    let again = M::decode(&*message.encode_to_vec()).expect("an encoded message is decoded");
     assert!(again == message, "{message:?}");
 }
 
@@ -58,8 +58,8 @@ fn strings(bytes: &[u8]) {
     assert_eq!(again, bytes);
     let Ok(process) = ProcessPayload::decode(bytes) else { return };
     let head = strings.iter().take(3).chain(&process.args).chain(&process.env);
-    assert!(head.eq(&strings), "every string is in its place");
-    assert!(strings.iter().all(|string| !string.contains(&0)), "each becomes a string of execve");
+    assert!(head.eq(&strings), "the decoded strings differ from the payload");
+    assert!(strings.iter().all(|string| !string.contains(&0)), "a string for execve contains a NUL");
 }
 
 /// Checks a plan that a daemon forged: it is either rejected with a reason that fits into a packet, or obeys the rules
@@ -88,7 +88,7 @@ fn token(bytes: &[u8]) {
 fn record<R: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<R> {
     let record: R = serde_json::from_slice(bytes).ok()?;
     let json = serde_json::to_vec(&record).expect("a record is JSON");
-    let again: R = serde_json::from_slice(&json).expect("what was written is read");
+    let again: R = serde_json::from_slice(&json).expect("a serialized record is parsed");
     assert_eq!(again, record);
     Some(record)
 }

@@ -10,12 +10,15 @@ pub fn run(data: &[u8]) {
     let range = Range::parse(first);
     if let (Ok(range), Ok(version)) = (&range, &parsed) {
         let again = Range::parse(&range.to_string());
-        assert!(again.is_ok_and(|again| again.has(version) == range.has(version)), "a range is what it is written as");
+        assert!(
+            again.is_ok_and(|again| again.has(version) == range.has(version)),
+            "the printed range differs from the range"
+        );
     }
     if let Ok(version) = parsed
         && !second.contains('x')
     {
         let exactly = Range::parse(&format!("={}", second.trim_end()));
-        assert!(exactly.is_ok_and(|exactly| exactly.has(&version)), "a version is in the range of itself");
+        assert!(exactly.is_ok_and(|exactly| exactly.has(&version)), "the range =VERSION lacks VERSION");
     }
 }

@@ -31,10 +31,7 @@ pub fn run(data: &[u8]) {
     let text = text(written, &values, &forms);
 
     let whole = masked(&redactor, &text, text.len().max(1));
-    assert!(
-        whole == masked(&redactor, &text, usize::from(*cut).max(1)),
-        "the output depends on the division of the text"
-    );
+    assert!(whole == masked(&redactor, &text, usize::from(*cut).max(1)), "the output depends on how the text is split");
     if mode == Redaction::None {
         assert!(whole == text && redactor.is_idle());
     }
@@ -46,7 +43,7 @@ pub fn run(data: &[u8]) {
         assert_eq!(redactor.text(text).as_bytes(), String::from_utf8_lossy(&whole).as_bytes());
     }
     let values = redactor.warnings().iter().filter(|warning| !NAMES.iter().any(|name| warning.contains(name))).count();
-    assert_eq!(values, 0, "a warning names a value's name, and nothing else");
+    assert_eq!(values, 0, "warnings without the name of a value");
 }
 
 /// Replaces the bytes 1 to 4 of the written text with values and encodings of values.
@@ -97,16 +94,16 @@ fn agrees(text: &[u8], mut out: &[u8], covered: &[bool]) {
     let mut at = 0;
     while at < text.len() {
         if !covered[at] {
-            assert_eq!(out.first(), Some(&text[at]), "byte {at} is masked, or lost");
+            assert_eq!(out.first(), Some(&text[at]), "byte {at} is masked or missing");
             (at, out) = (at + 1, &out[1..]);
             continue;
         }
         assert!(out.starts_with(MARKER), "byte {at} is not masked");
         while out.starts_with(MARKER) {
-            let end = out.iter().position(|byte| *byte == b']').expect("a marker ends");
+            let end = out.iter().position(|byte| *byte == b']').expect("a marker has a closing bracket");
             out = &out[end + 1..];
         }
         at += covered[at..].iter().take_while(|covered| **covered).count();
     }
-    assert!(out.is_empty(), "{} bytes more than went in", out.len());
+    assert!(out.is_empty(), "the output has {} bytes more than the input", out.len());
 }

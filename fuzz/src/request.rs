@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
     replace(&mut request);
     assert_eq!(plan_request(&request, &policy), outcome, "a message depends on a secret");
     assert_eq!(format!("{request:?}"), printed, "a secret is printed");
-    let again = RunRequest::decode(&*request.encode_to_vec()).expect("what was encoded is decoded");
+    let again = RunRequest::decode(&*request.encode_to_vec()).expect("an encoded request is decoded");
     assert_eq!(again, request);
 }
 

@@ -17,7 +17,7 @@ const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Checks that a path is absolute, has no `.`, `..`, empty components, NUL or newline, and is not below a kernel
 /// directory. Such a path needs no normalization.
 pub(crate) fn is_plain(path: &Path) {
-    let text = path.to_str().expect("it came as UTF-8");
+    let text = path.to_str().expect("the path is UTF-8");
     let mut parts = text.split('/');
     assert_eq!(parts.next(), Some(""), "{text:?} is not absolute");
     for part in parts {
@@ -25,15 +25,15 @@ pub(crate) fn is_plain(path: &Path) {
         assert!(!part.starts_with("..") && part != ".", "{text:?} has a component {part:?}");
         assert!(!part.contains(['\0', '\n']), "{text:?} has a control character");
     }
-    assert!(text.len() < 4096, "{} bytes", text.len());
-    assert!(!KERNELS.iter().any(|kernels| path.starts_with(kernels)), "{text:?} is the kernel's");
+    assert!(text.len() < 4096, "the path is {} bytes; the maximum is 4095", text.len());
+    assert!(!KERNELS.iter().any(|kernels| path.starts_with(kernels)), "{text:?} is in a kernel directory");
     assert!(path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_))), "{text:?}");
 }
 
 /// Checks the rules for a plan that passed validation or the launcher's own check.
 pub(crate) fn plan(plan: &Plan, policy: &Policy) {
     assert_eq!(plan.processes.len(), 1);
-    assert_eq!(plan.main().expect("a process").id, MAIN_PROCESS);
+    assert_eq!(plan.main().expect("the plan has a main process").id, MAIN_PROCESS);
     let id = plan.id.as_str();
     assert!(!id.is_empty() && id.len() <= 128 && !id.starts_with('.') && !id.contains('/'), "{id:?}");
     for principal in std::iter::once(&plan.user.user).chain(&plan.user.group) {
@@ -63,13 +63,13 @@ pub(crate) fn plan(plan: &Plan, policy: &Policy) {
     assert!((1..=4_194_304).contains(&limits.pids) || (is_open && limits.pids == 0));
     assert!((64..=1 << 30).contains(&limits.nofile) && plan.grace <= GRACE_MAX && plan.labels.len() <= LABELS_MAX);
     let total: u64 = plan.given_files().iter().map(|file| file.size).sum();
-    assert!(total <= policy.files_bytes_max, "{total} bytes of files");
+    assert!(total <= policy.files_bytes_max, "the files are {total} bytes; the maximum is {}", policy.files_bytes_max);
     for file in &plan.files {
         is_plain(&file.path);
         let others = plan.files.iter().filter(|other| other.path.starts_with(&file.path));
-        assert_eq!(others.count(), 1, "{:?} is in the way of another", file.path);
+        assert_eq!(others.count(), 1, "{:?} is also the path or a parent of another file", file.path);
     }
-    assert!(plan.given_files().iter().all(|file| !file.token), "the token's file is the last");
+    assert!(plan.given_files().iter().all(|file| !file.token), "the token's file is not the last");
     outputs(plan, policy);
     specification(plan);
 }
@@ -86,17 +86,17 @@ fn outputs(plan: &Plan, policy: &Policy) {
         }
     };
     for path in files {
-        let text = path.to_str().expect("it came as UTF-8");
+        let text = path.to_str().expect("the path is UTF-8");
         assert!(path.is_absolute() && text.len() < 4096 && !text.contains(['\0', '\n']), "{text:?}");
         assert!(!text[1..].split('/').any(|part| matches!(part, "" | "." | "..") || part.len() > 255), "{text:?}");
-        assert!(!KERNELS.iter().any(|kernels| path.starts_with(kernels)), "{text:?} is the kernel's");
+        assert!(!KERNELS.iter().any(|kernels| path.starts_with(kernels)), "{text:?} is in a kernel directory");
     }
 }
 
 /// Checks that a plan is unchanged after conversion to JSON and back, and that the launcher accepts it like the daemon.
 pub(crate) fn travels(plan: &Plan, policy: &Policy) {
     let json = serde_json::to_vec(plan).expect("a plan is JSON");
-    let back: Plan = serde_json::from_slice(&json).expect("what was written is read");
+    let back: Plan = serde_json::from_slice(&json).expect("a serialized plan is parsed");
     assert_eq!(&back, plan);
     recheck(&back, policy).expect("the launcher agrees with what the daemon admitted");
     assert!(plan.main().map_or(0, |main| main.environment_names.iter().map(String::len).sum()) <= ARG_TOTAL_MAX);
@@ -120,14 +120,14 @@ fn specification(plan: &Plan) {
     for mount in spec.mounts().as_deref().unwrap_or_default() {
         let kind = mount.typ().as_deref().unwrap_or_default();
         assert!(!kind.is_empty() && kind != "bind", "{mount:?}");
-        let source = mount.source().as_deref().expect("a source");
+        let source = mount.source().as_deref().expect("the mount has a source");
         assert!(!source.is_absolute(), "{mount:?}");
     }
-    let process = spec.process().as_ref().expect("a process");
+    let process = spec.process().as_ref().expect("the specification has a process");
     assert_eq!(process.args().as_deref(), Some(&["init".to_owned()][..]));
     assert_eq!(process.no_new_privileges(), Some(true));
     let json = serde_json::to_vec(&spec).expect("a specification is JSON");
-    let back: Spec = serde_json::from_slice(&json).expect("what was written is read");
+    let back: Spec = serde_json::from_slice(&json).expect("a serialized specification is parsed");
     assert_eq!(back, spec);
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn placed(plan: &Plan, mounts: &[MountPoint]) {
             }
         }
     }
-    assert_eq!(seen.len(), plan.files.len(), "every file is somewhere");
+    assert_eq!(seen.len(), plan.files.len(), "a file has no mount point");
     let size = volume_size(&plan.files, 4096);
     let needed: u64 = plan.files.iter().map(|file| file.size.div_ceil(4096) * 4096).sum();
     assert!(size.bytes >= 2 * needed && size.bytes.is_multiple_of(4096) && size.inodes > plan.files.len() as u64);

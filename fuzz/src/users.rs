@@ -37,7 +37,7 @@ fn check(wanted: &UserRef, memberships: Memberships, passwd: &[u8], group: &[u8]
         Err(UnknownPrincipal::Group(name)) => return assert_eq!(wanted.group, Some(Principal::Name(name))),
     };
     if let Principal::Id(uid) = wanted.user {
-        assert_eq!(user.uid, uid, "a number is that number, whatever the files say");
+        assert_eq!(user.uid, uid, "a numeric user must not be looked up");
     }
     if let Some(Principal::Id(gid)) = wanted.group {
         assert_eq!(user.gid, gid);

@@ -9,12 +9,12 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PIECE: usize = 16;
 
 /// Checks that h2 receives only complete frames of known types, that the frames do not depend on how the bytes are
-/// divided, and that they contain no 16 consecutive bytes of the client. Also checks that weighing a message does not
-/// fail.
+/// split, and that they contain no 16 consecutive bytes of the client. Also checks that computing the memory cost of a
+/// message does not panic.
 pub fn run(data: &[u8]) {
     let said = [PREFACE, data].concat();
     let reported = shadow(&said, 1 << 20);
-    assert_eq!(reported, shadow(&said, 1), "the frames depend on the division of the bytes");
+    assert_eq!(reported, shadow(&said, 1), "the frames depend on how the bytes are split");
     assert!(reported.starts_with(PREFACE));
     let mut rest = &reported[PREFACE.len()..];
     while let Some((head, behind)) = rest.split_at_checked(9) {

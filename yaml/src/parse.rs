@@ -32,7 +32,6 @@ impl Limits {
 /// A parsed document.
 #[derive(Debug)]
 pub struct Parsed {
-    /// Root of the tree.
     pub root: Node,
     /// Keys that occur twice in a mapping. The tree has the last value.
     pub duplicates: Vec<Fault>,
@@ -58,7 +57,7 @@ const DUPLICATES_MAX: usize = 100;
 /// is not of YAML's core, or exceeds a limit.
 pub fn parse(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError> {
     if text.len() > limits.bytes {
-        let message = format!("has {} bytes; at most {} are allowed", text.len(), limits.bytes);
+        let message = format!("is {} bytes; the maximum is {}", text.len(), limits.bytes);
         return Err(SyntaxError { place: Place { line, column: 1 }, message });
     }
     lenient(text, |text| tree(text, line, limits))
@@ -106,7 +105,6 @@ enum Pending {
     Merge,
 }
 
-/// An anchored value.
 struct Anchored {
     node: Node,
     weight: Weight,
@@ -152,7 +150,7 @@ impl Builder<'_> {
                 }
                 self.copied = self.copied.saturating_add(bytes);
                 if self.copied > self.limits.copied_bytes {
-                    return Err(format!("aliases copy more than {} bytes", self.limits.copied_bytes));
+                    return Err(format!("aliases copy more than the maximum of {} bytes", self.limits.copied_bytes));
                 }
                 if total > self.limits.nodes {
                     return Err(too_many(self.limits));
@@ -264,7 +262,10 @@ impl Builder<'_> {
             // Storing the anchored value is a copy, too.
             self.copied = self.copied.saturating_add(weight.bytes);
             if self.copied > self.limits.copied_bytes {
-                return Err(format!("anchors and aliases copy more than {} bytes", self.limits.copied_bytes));
+                return Err(format!(
+                    "anchors and aliases copy more than the maximum of {} bytes",
+                    self.limits.copied_bytes
+                ));
             }
             self.anchors.insert(anchor, Anchored { node: node.clone(), weight });
         }

@@ -53,7 +53,7 @@ fn sizes_and_depth_are_bounded() {
     assert!(refused(&deep).contains("deeper"));
     let megabyte = format!("a: {}\n", "x".repeat(1 << 20));
     assert_eq!(tree(&megabyte).get("a").unwrap().text().unwrap().len(), 1 << 20);
-    assert!(refused(&format!("a: {}\n", "x".repeat(3 << 20))).contains("at most 3145728"));
+    assert!(refused(&format!("a: {}\n", "x".repeat(3 << 20))).contains("the maximum is 3145728"));
     assert!(refused(&format!("[{}]", "1,".repeat(600_000))).contains("more than 500000"));
 }
 

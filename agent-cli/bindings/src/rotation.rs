@@ -81,7 +81,7 @@ mod tests {
         let present = Present::below("/etc/b", files);
         assert_eq!(present.layout(), Some(Layout::Directories));
         assert_eq!(obsolete(&present, &new(&["db", "added"])), ["db/old-key", "gone/type", "gone/uri"]);
-        assert_eq!(obsolete(&present, &new(&[])).len(), 6, "all bindings go");
+        assert_eq!(obsolete(&present, &new(&[])).len(), 6, "all bindings are removed");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub enum Violation {
         column: usize,
     },
     /// VCAP_SERVICES is longer than allowed.
-    #[error("VCAP_SERVICES has {0} bytes; at most {INPUT_MAX} are allowed")]
+    #[error("VCAP_SERVICES is {0} bytes; the maximum is {INPUT_MAX}")]
     Input(usize),
     /// VCAP_SERVICES is nested deeper than allowed.
     #[error("VCAP_SERVICES is nested deeper than {DEPTH_MAX} levels")]

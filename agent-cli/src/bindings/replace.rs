@@ -68,7 +68,7 @@ fn same_layout(id: &str, has: Option<Layout>, new: Layout, root: &str) -> Result
         }
         Some(Layout::OneFile) => format!("rotate {id}: the container's bindings are one file; add --vcap-file"),
         None => format!(
-            "rotate {id}: the container has no bindings below {root}; deliver them with `run --vcap-services` or \
+            "rotate {id}: the container has no bindings below {root}; deliver bindings with `run --vcap-services` or \
              `run --bind`, and name their directory with --binding-root"
         ),
     };

@@ -42,7 +42,10 @@ pub(crate) enum TreeError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: {why}", plain(&.path.display().to_string()))]
     Refused { path: PathBuf, why: &'static str },
-    #[error("{}: all bindings together have more than {INPUT_MAX} bytes or {NAMES_MAX} names", plain(&.path.display().to_string()))]
+    #[error(
+        "{}: all bindings together exceed {INPUT_MAX} bytes or {NAMES_MAX} names",
+        plain(&.path.display().to_string())
+    )]
     TooLarge { path: PathBuf },
 }
 

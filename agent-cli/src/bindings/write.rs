@@ -25,7 +25,7 @@ const FILE: u32 = 0o600;
 /// Permission bits of a mode.
 const BITS: u32 = 0o7777;
 /// Error message for a directory that this command must not replace.
-const FOREIGN: &str = "was not written by `agent-cli bindings write`, so it is not replaced";
+const FOREIGN: &str = "was not written by `agent-cli bindings write` and is not replaced";
 
 /// Errors from writing bindings. If one is returned, nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ struct Beside(PathBuf);
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // best effort: at worst a hidden directory stays
+        let _ = fs::remove_dir_all(&self.0); // best effort: on failure a hidden directory remains
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(listing(&dir), BTreeMap::from([(ONE_FILE.to_owned(), ("{}".to_owned(), FILE))]));
         write(&bindings("db", "three"), &dir).unwrap();
         assert_eq!(listing(&dir), expected("db", "three"));
-        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "a temporary directory remains");
         let empty = home.path().join("empty");
         fs::create_dir(&empty).unwrap();
         write(&bindings("db", "four"), &empty).unwrap();

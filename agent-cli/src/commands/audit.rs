@@ -62,7 +62,7 @@ fn canary_size(text: &str) -> Result<u64, String> {
 
 /// Delay after which no secret of a completed container or of a replaced file may remain. A replaced file remains for
 /// half a second, for readers that have just opened its path.
-const SETTLED: Duration = Duration::from_secs(1);
+const SEARCH_DELAY: Duration = Duration::from_secs(1);
 
 /// Returns an error if this process is not root, because it could not read the memory of the executor.
 pub(super) fn require_root() -> Result<(), Failure> {
@@ -78,7 +78,7 @@ pub(super) fn require_root() -> Result<(), Failure> {
 pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     let Some(socket) = session.client.address().socket() else {
         return Err(Failure::Usage(
-            "audit searches the machine that it runs on: run it there, with the socket of executord (--socket)".into(),
+            "audit searches only this machine: run audit on executord's machine, with --socket".into(),
         ));
     };
     let info = session.client.info().await.doing("info")?;
@@ -118,7 +118,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
     match session.client.update_files(Wiped::new(inputs.update())).await {
         Ok(_) => {
             log.until(AGAIN).await?;
-            tokio::time::sleep(SETTLED).await;
+            tokio::time::sleep(SEARCH_DELAY).await;
             kinds.push(Kind::NewFile);
         }
         Err(error) if error.code() == Some(Code::Unimplemented) => kinds.retain(|kind| *kind != Kind::OldFile),
@@ -135,7 +135,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
     let during = search(&scene, &needles, files).await?;
     ask_to_stop(&session.client, &id, None).await?;
     completed(&session.client, &id).await?;
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(SEARCH_DELAY).await;
     let after = search(&scene, &needles, Vec::new()).await?;
     let kernel = if args.kernel_memory { Some(look_at_kernel(&needles).await?) } else { None };
     Ok(Findings::new(&scene, kinds, old_file, &during, after, kernel))
@@ -185,7 +185,7 @@ impl Log<'_> {
         let result = self.session.client.get(self.id).await.ok().and_then(|container| container.result);
         let why = match result.and_then(|result| result.failure) {
             Some(failure) => plain(&failure.message),
-            None => "its script did not finish".to_owned(),
+            None => "the script did not complete".to_owned(),
         };
         Failure::AuditEnded(why)
     }

@@ -65,7 +65,6 @@ pub(crate) struct WriteArgs {
 /// Maximum number of attempts to replace bindings while other clients replace files.
 const ATTEMPTS: u32 = 5;
 
-/// Executes `bindings`.
 pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failure> {
     match command {
         BindingsCommand::Show(ShowArgs { of, reveal }) => {

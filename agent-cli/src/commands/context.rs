@@ -81,7 +81,6 @@ impl ShownContext {
     }
 }
 
-/// Executes `context`.
 pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Failure> {
     let path = contexts::path().ok_or_else(|| Failure::Usage(format!("neither HOME nor {CONTEXTS} is set")))?;
     let mut known = Contexts::read(&path)?;
@@ -97,7 +96,9 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
         }
         ContextCommand::Show(ShowArgs { name }) => {
             let name = name.or_else(|| known.current.clone()).ok_or_else(|| {
-                Failure::Usage("there is no current context: name one, or run `agent-cli context use NAME`".to_owned())
+                Failure::Usage(
+                    "there is no current context: name a context, or run `agent-cli context use NAME`".to_owned(),
+                )
             })?;
             let shown = ShownContext::new(&name, known.get(&name, &path)?, &known);
             print_result(global, &shown, || table(&shown))?;

@@ -57,7 +57,7 @@ pub(super) async fn drain(session: &Session, args: DrainArgs, interrupts: &mut I
         () = session.output.failed() => session.output.result().map(|()| None),
         signal = interrupts.next() => {
             shown.end();
-            session.output.note("the drain continues: `agent-cli drain` follows it again, `agent-cli undrain` ends it");
+            session.output.note("the drain continues: `agent-cli drain` follows it, `agent-cli undrain` cancels it");
             return Ok(exit::after_signal(signal));
         }
     };
@@ -91,12 +91,12 @@ async fn follow(session: &Session, drain: &mut Drain, shown: &mut Shown) -> Resu
 
 /// Formats the result of a drain.
 fn summary(last: &DrainResponse) -> String {
-    let mut text = format!("drained: {} ended, {} killed\n", last.ended, last.killed.len());
+    let mut text = format!("drained: {} completed, {} killed\n", last.ended, last.killed.len());
     for id in &last.killed {
         text.push_str(&format!("killed: {}\n", plain(id)));
     }
     for id in &last.left {
-        text.push_str(&format!("NOT ended: {}\n", plain(id)));
+        text.push_str(&format!("NOT completed: {}\n", plain(id)));
     }
     text
 }
@@ -110,7 +110,7 @@ impl Shown {
     fn new(session: &Session) -> Self {
         let is_bar = !session.json && std::io::stderr().is_terminal();
         // Use the full width of the terminal, and truncate the message.
-        let style = ProgressStyle::with_template("draining {bar:12} {pos}/{len} ended{wide_msg}");
+        let style = ProgressStyle::with_template("draining {bar:12} {pos}/{len} completed{wide_msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ");
         let target = ProgressDrawTarget::stderr_with_hz(10);
         Self { bar: is_bar.then(|| ProgressBar::with_draw_target(Some(0), target).with_style(style)) }
@@ -136,7 +136,7 @@ impl Shown {
             let DrainResponse { ended, total, stopping, .. } = progress;
             let (killed, left) =
                 (progress.killed.len(), quantity::left(progress.deadline_at.as_ref(), SystemTime::now()));
-            let line = format!("{ended} of {total} ended, {stopping} stopping, {killed} killed; deadline {left}\n");
+            let line = format!("{ended} of {total} completed, {stopping} stopping, {killed} killed; deadline {left}\n");
             session.output.text(line).await;
         }
     }
@@ -178,7 +178,7 @@ mod tests {
         };
         let text = summary(&last);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!((lines[0], lines[1], lines[3]), ("drained: 3 ended, 2 killed", "killed: a", "NOT ended: c"));
+        assert_eq!((lines[0], lines[1], lines[3]), ("drained: 3 completed, 2 killed", "killed: a", "NOT completed: c"));
         assert!(!text.contains('\u{1b}'));
     }
 }

@@ -76,8 +76,8 @@ impl RunArgs {
     pub(super) fn check(&self, local: bool) -> Result<(), Failure> {
         if local && (self.detach || self.keep || self.keep_until_deleted || self.hold) {
             return Err(Failure::Usage(
-                "--detach, --hold, --keep and --keep-until-deleted cannot be used with --local: the private executord ends \
-                 with the command"
+                "--detach, --hold, --keep and --keep-until-deleted cannot be used with --local: the private \
+                 executord exits with the command"
                     .to_owned(),
             ));
         }
@@ -222,8 +222,8 @@ async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: At
         Err(Failure::GaveUp { .. }) => attached.session.output.note(left_behind(attached.id)),
         _ if ending.keep => {}
         _ if fetched.is_err() && ending.can_stay => attached.session.output.note(format!(
-            "the container is kept with its outputs: `agent-cli cp {0}: DEST` fetches them, `agent-cli rm {0}` \
-             removes it",
+            "the container is kept with its outputs: `agent-cli cp {0}: DEST` fetches the outputs, `agent-cli rm {0}` \
+             removes the container",
             attached.id
         )),
         _ => attached.delete(interrupts).await?,

@@ -79,13 +79,12 @@ pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, 
     Ok(0)
 }
 
-/// Reads the token from a file.
 fn token(file: &Path) -> Result<Secret, Failure> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut token = Vec::with_capacity(TOKEN_MAX as usize + 1);
         std::fs::File::open(file)?.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
         if token.len() as u64 > TOKEN_MAX {
-            return Err(std::io::Error::other(format!("has more than {TOKEN_MAX} bytes, and is not a runtime token")));
+            return Err(std::io::Error::other(format!("is not a runtime token: the maximum is {TOKEN_MAX} bytes")));
         }
         Ok(token)
     };

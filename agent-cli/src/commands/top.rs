@@ -56,9 +56,9 @@ const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 /// Escape sequence: undoes [`ENTER`].
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 /// Delay after which a missing reading is reported.
-const LATE: Duration = Duration::from_secs(2);
-/// Pause between attempts to connect to an unavailable executord.
-const PAUSE: Duration = Duration::from_secs(1);
+const MISSING_READING_DELAY: Duration = Duration::from_secs(2);
+/// Interval of redraws without a reading, and of attempts to connect to an unavailable executord.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Assumed size of a terminal that reports no size.
 const SIZE: (usize, usize) = (24, 80);
 
@@ -127,7 +127,7 @@ async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsReque
     tokio::spawn(follow(session.client.clone(), request, sender));
     let mut screen = Screen::new(args.sort, args.reverse, args.filter.clone());
     let (mut heard, mut left) = (Instant::now(), args.iterations);
-    let mut clock = tokio::time::interval(PAUSE);
+    let mut clock = tokio::time::interval(REFRESH_INTERVAL);
     let _raw = Raw::enter()?;
     let _second = SecondScreen::enter();
     while left != Some(0) {
@@ -152,7 +152,7 @@ async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsReque
             _ = resized.recv() => {}
             _ = clock.tick() => {
                 let silent = heard.elapsed();
-                if silent > args.interval + LATE {
+                if silent > args.interval + MISSING_READING_DELAY {
                     screen.say(format!("no reading for {} s: executord is unavailable or busy", silent.as_secs()));
                 }
             }
@@ -173,7 +173,7 @@ async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<N
                 Ok(None) => break,
                 Err(failure) => {
                     let reported = news.send(News::Failed(failure)).await;
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(REFRESH_INTERVAL).await;
                     if reported.is_err() {
                         return;
                     }

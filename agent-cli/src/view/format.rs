@@ -272,7 +272,7 @@ mod tests {
         let first = |template: &str| shown(template).lines().next().unwrap().to_owned();
         assert_eq!(first("{{.id}} {{.spec.path}} {{.ready}} {{.finished_at}}|"), "web-1 sh\\n false |");
         assert_eq!(first("{{json .spec.labels}} {{.spec.labels}}"), r#"{"app":"w\"b"} {"app":"w\"b"}"#);
-        assert_eq!(first("{{.result.exit_status}}|"), "|", "what is not known has no keys");
+        assert_eq!(first("{{.result.exit_status}}|"), "|", "an unknown value is empty");
         for (text, why) in [("{{.nope}}", "there is no key nope in .nope"), ("{{.id.x}}", "has no keys")] {
             let template = Template::parse::<Container>(text).unwrap();
             let refusal = template.render(&[container()], SystemTime::UNIX_EPOCH, Style::PLAIN).unwrap_err();

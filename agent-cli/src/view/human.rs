@@ -39,7 +39,7 @@ pub(crate) fn state(state: i32) -> String {
 }
 
 /// Formats a container's state. Adds the health if the container has checks: `running (not ready)`. Adds a pending
-/// restart: `running (restart 4 waits)`.
+/// restart: `running (restart 4 pending)`.
 pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> String {
     let state = state(container.state);
     if container.reservation_expires_at.is_some() {
@@ -104,7 +104,7 @@ pub(crate) fn ending(container: &Container) -> String {
     let why = match result.failure.as_ref().map(|failure| failure.kind()) {
         _ if result.oom_killed => " (oom)",
         Some(failure::Kind::Unhealthy) => " (unhealthy)",
-        Some(failure::Kind::TargetEnded) => " (target ended)",
+        Some(failure::Kind::TargetEnded) => " (target exited)",
         _ => "",
     };
     match Outcome::new(Some(result)) {

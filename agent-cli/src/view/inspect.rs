@@ -28,7 +28,6 @@ use super::steps;
 /// Number of ids of a user namespace.
 const ID_RANGE: u32 = 65_536;
 
-/// Formats a container.
 pub(crate) fn container(container: &Container, now: SystemTime, style: Style) -> String {
     let spec = container.spec.clone().unwrap_or_default();
     let mut text = style.paint(Role::Heading, &plain(&container.id));
@@ -333,10 +332,10 @@ fn result_of(container: &Container, result: &Ending) -> Table {
     let mut table = Table::bare(2);
     let how = match outcome {
         Outcome::Exited(code) => format!("exited with {code}"),
-        Outcome::Signaled(signal) => format!("ended by {} ({signal})", signals::name(signal)),
+        Outcome::Signaled(signal) => format!("killed by {} ({signal})", signals::name(signal)),
         _ => ending(container),
     };
-    table.row([("ended".into(), Role::Faint), (how, Role::from_outcome(outcome))]);
+    table.row([("result".into(), Role::Faint), (how, Role::from_outcome(outcome))]);
     if result.oom_killed {
         table.row([
             ("memory".into(), Role::Faint),
@@ -494,7 +493,7 @@ SECRET FILES
   /etc/cf-service-bindings/db/password   12 bytes   0600   1000:1000   /etc/cf-service-bindings   tmpfs, never swapped   ro,nosuid,nodev,noexec (public)
 
 RESULT
-  ended         exited with 3
+  result        exited with 3
   outputs       1 file, 2 KiB; 2 not captured
   time it ran   1 s
 

@@ -178,6 +178,6 @@ mod tests {
         assert_eq!(words(lines[2]), ["x", "created", "-", "-", "-", "-", "-", "-", "-"]);
         let first = table(&[reading(10, 1)], &[], Style::PLAIN);
         let words = words(first.lines().nth(1).unwrap());
-        assert_eq!(&words[1..3], ["running (not ready)", "-"], "no share without a reading before");
+        assert_eq!(&words[1..3], ["running (not ready)", "-"], "no share without an earlier reading");
     }
 }

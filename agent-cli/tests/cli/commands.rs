@@ -40,7 +40,7 @@ fn ps_lists_all_pages_hides_completed() {
 fn inspect_and_wait_report_missing_containers() {
     let fake = with_three();
     let text = run(&fake, &["inspect", "c"]);
-    assert!(text.out().starts_with("c  completed\n") && text.out().contains("ended by SIGKILL (9)"), "{}", text.out());
+    assert!(text.out().starts_with("c  completed\n") && text.out().contains("killed by SIGKILL (9)"), "{}", text.out());
     assert_eq!(run(&fake, &["inspect", "c", "--json"]).json()["result"]["exit_status"], 137);
     let wait = run(&fake, &["wait", "c"]);
     assert_eq!((wait.status, wait.out().as_str()), (Some(137), ""));

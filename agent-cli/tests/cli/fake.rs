@@ -23,7 +23,7 @@ use tonic::Status;
 use service::Service;
 
 /// Maximum time that a test waits for an event.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The only valid runtime token.
 pub(crate) const TOKEN: &str = "a.0123";
@@ -220,7 +220,7 @@ impl Fake {
     /// Simulates `kill -9`: connections break, and the socket file stays.
     pub(crate) fn die(&mut self) {
         if let Some(runtime) = self.serving.take() {
-            runtime.shutdown_timeout(PATIENCE);
+            runtime.shutdown_timeout(EVENT_TIMEOUT);
         }
     }
 
@@ -256,7 +256,7 @@ impl Fake {
 
     /// Waits until `found` returns a value.
     pub(crate) fn wait_for<T>(&self, what: &str, mut found: impl FnMut(&mut State) -> Option<T>) -> T {
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + EVENT_TIMEOUT;
         let mut state = self.shared.state();
         loop {
             if let Some(found) = found(&mut state) {

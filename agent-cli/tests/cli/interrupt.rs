@@ -6,7 +6,7 @@ use std::time::Instant;
 use executor_proto::v1::LogStream;
 use rustix::process::Signal;
 
-use crate::fake::{Call, Fake, PATIENCE, exited};
+use crate::fake::{Call, EVENT_TIMEOUT, Fake, exited};
 use crate::program::{Lines, agent_cli, bare, finish, run, send};
 
 fn is_stop(call: &Call) -> bool {
@@ -135,7 +135,7 @@ fn blocked_reader_does_not_block_ctrl_c() {
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::INT);
     // If the signal arrived before agent-cli received the exit, it only requested a stop, and another signal is needed.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while child.try_wait().unwrap().is_none() && fake.count(is_stop) == 0 {
         assert!(Instant::now() < deadline, "the signal had no effect");
         std::thread::yield_now();

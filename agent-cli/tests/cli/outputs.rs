@@ -140,7 +140,7 @@ fn an_interrupted_copy_leaves_nothing() {
     let home = tempfile::tempdir().unwrap();
     let child = agent_cli(&fake, &["cp", "web:/out/a", &home.path().display().to_string()]).spawn().unwrap();
     let half = || fs::read_dir(home.path()).unwrap().flatten().find_map(|entry| fs::read(entry.path()).ok());
-    let deadline = std::time::Instant::now() + crate::fake::PATIENCE;
+    let deadline = std::time::Instant::now() + crate::fake::EVENT_TIMEOUT;
     while half().as_deref() != Some(b"half") {
         assert!(std::time::Instant::now() < deadline, "nothing comes");
         std::thread::yield_now();
@@ -217,7 +217,11 @@ fn run_fetches_before_it_deletes() {
     }
     let twice = ["run", "--output-to", &to, "--output", "/a/x", "--output", "/b/x", "--", "x"];
     assert!(run(&fake, &twice).err().contains("two outputs are called x"));
-    assert_eq!(fake.count(|call| matches!(call, Call::Run(_))), before, "told before anything runs");
+    assert_eq!(
+        fake.count(|call| matches!(call, Call::Run(_))),
+        before,
+        "the error is reported before the container runs"
+    );
 }
 
 #[test]

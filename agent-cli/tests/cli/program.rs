@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fake::{Fake, PATIENCE};
+use crate::fake::{EVENT_TIMEOUT, Fake};
 
 /// Returns a command that connects to the fake, with standard output and standard error piped.
 pub(crate) fn agent_cli(fake: &Fake, args: &[&str]) -> Command {
@@ -81,7 +81,7 @@ pub(crate) fn finish(child: Child) -> Ended {
     let pid = pid(&child);
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || done.send(child.wait_with_output()));
-    match ended.recv_timeout(PATIENCE * 2) {
+    match ended.recv_timeout(EVENT_TIMEOUT * 2) {
         Ok(output) => output.unwrap().into(),
         Err(_) => {
             let _ = kill_process(pid, Signal::KILL);

@@ -1,5 +1,5 @@
 //! Writes fetched files below a directory. Each path is opened relative to a file descriptor, so a name chosen by a
-//! container cannot lead outside the directory.
+//! container cannot escape the directory.
 //!
 //! `executor_sys::replace` replaces the executor's own files, and `executor_cnab::store` replaces claims. Both sync
 //! their files, and require that no other process changes the directory.
@@ -172,7 +172,7 @@ impl Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         if !self.finished {
-            let _ = unlinkat(&self.directory, &self.partial, AtFlags::empty()); // at worst a hidden file stays
+            let _ = unlinkat(&self.directory, &self.partial, AtFlags::empty()); // on failure a hidden file remains
         }
     }
 }

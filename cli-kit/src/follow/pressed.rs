@@ -14,7 +14,7 @@ const LEAVE: u32 = 3;
 
 /// Maximum time between two SIGTERMs, or two SIGHUPs, that count as one request. A program can get a signal twice:
 /// timeout(1) sends it to its process and to the process group, and agent-cli forwards its own signals to a program.
-const ONE_REQUEST: Duration = Duration::from_millis(500);
+const SAME_REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 pub struct Pressed {
     id: String,
@@ -39,8 +39,11 @@ impl Pressed {
             return Ok(false);
         }
         if self.talk && self.times < LEAVE {
-            let next =
-                if self.times == 1 { "stopping; the next one kills it" } else { "killing; the next one exits at once" };
+            let next = if self.times == 1 {
+                "stopping; the next signal kills it"
+            } else {
+                "killing; the next signal exits at once"
+            };
             session.output.note(format!("{}: {next}", self.id));
         }
         if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
@@ -48,7 +51,7 @@ impl Pressed {
 
     /// Counts a signal received at `now`, unless it repeats the previous one. Ctrl-C always counts.
     fn counts(&mut self, signal: i32, now: Instant) -> bool {
-        let is_same = |(last, at): (i32, Instant)| last == signal && now.duration_since(at) < ONE_REQUEST;
+        let is_same = |(last, at): (i32, Instant)| last == signal && now.duration_since(at) < SAME_REQUEST_INTERVAL;
         if signal != SignalKind::interrupt().as_raw_value() && self.last.is_some_and(is_same) {
             return false;
         }

@@ -13,7 +13,7 @@ use crate::view::quantity::bytes;
 /// Number of digest digits that are shown.
 const SHORT: usize = 12;
 /// Redraw interval of an idle progress bar.
-const TICK: Duration = Duration::from_millis(120);
+const TICK_INTERVAL: Duration = Duration::from_millis(120);
 
 /// Returns the first digits of a digest.
 pub fn short_digest(digest: &str) -> String {
@@ -66,7 +66,7 @@ fn new_bar(id: &str, size: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} {bar:28} {bytes:>10}/{total_bytes:<10} {msg}");
     let bar = ProgressBar::new(size).with_prefix(id.to_owned()).with_message(word(Stage::Waiting));
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ "));
-    bar.enable_steady_tick(TICK);
+    bar.enable_steady_tick(TICK_INTERVAL);
     bar
 }
 

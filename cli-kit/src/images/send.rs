@@ -77,7 +77,7 @@ pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
 /// Uploads a local image, under the name `reference`.
 pub(super) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
     let shown = plain(reference);
-    session.output.note(format!("executord cannot read {shown}: uploading it"));
+    session.output.note(format!("executord cannot read {shown}: uploading the image"));
     let header = ImportHeader { form: image.form.into(), reference: reference.to_owned(), image: image.name.clone() };
     upload(session, &format!("upload {shown}"), header, move |to| image.write(to)).await
 }
@@ -172,7 +172,7 @@ fn document(directory: &Path, name: &str) -> io::Result<Value> {
     let mut bytes = Vec::new();
     let file = File::open(&path).map_err(|error| about(&error, &path))?;
     if file.metadata()?.len() > DOCUMENT_MAX {
-        return Err(io::Error::other(format!("{} has more than {DOCUMENT_MAX} bytes", path.display())));
+        return Err(io::Error::other(format!("{} is larger than the maximum of {DOCUMENT_MAX} bytes", path.display())));
     }
     file.take(DOCUMENT_MAX).read_to_end(&mut bytes).map_err(|error| about(&error, &path))?;
     serde_json::from_slice(&bytes).map_err(|error| about(&error.into(), &path))

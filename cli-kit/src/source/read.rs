@@ -133,7 +133,7 @@ fn read_one(
         flag,
         key: key.clone(),
         source_name: source.name(),
-        size: size.map_or_else(|| format!("has more than {left} bytes"), |size| format!("has {size} bytes")),
+        size: size.map_or_else(|| format!("is larger than {left} bytes"), |size| format!("is {size} bytes")),
     };
     let failed =
         |error: io::Error| SourceError::Read { flag, key: key.clone(), source_name: source.name(), source: error };
@@ -220,7 +220,7 @@ mod tests {
             (&["x=@/nonexistent/pw"], "--file x: cannot read /nonexistent/pw"),
             (&["x=@env:NOPE"], "the environment has no NOPE"),
             (&["a=@-", "b=@-"], "--file b=@-: standard input is already the content of --file a"),
-            (&["x=@/dev/zero"], "--file x: /dev/zero has more than 67108864 bytes"),
+            (&["x=@/dev/zero"], "--file x: /dev/zero is larger than 67108864 bytes"),
         ];
         for (arguments, expected) in table {
             let error = read(arguments, b"").err().unwrap().to_string();
@@ -235,7 +235,7 @@ mod tests {
         file.as_file().set_len(TOTAL_MAX as u64).unwrap();
         let name = format!("big=@{}", file.path().display());
         let error = read(&["e=@env:TOKEN", &name], b"").err().unwrap().to_string();
-        assert!(error.contains("--file big") && error.contains("has 67108864 bytes"), "{error}");
+        assert!(error.contains("--file big") && error.contains("is 67108864 bytes"), "{error}");
     }
 
     /// A password file nearly always ends with a newline that is not part of the password; a variable is used

@@ -18,7 +18,7 @@ pub fn bytes(bytes: u64) -> String {
         unit += 1;
     }
     let shift = 10 * (unit + 1);
-    // Round tenths down, so that no more is shown as free than is free.
+    // Round tenths down, so that free space is never overstated.
     let tenths = (u128::from(bytes) * 10) >> shift;
     match tenths % 10 {
         0 => format!("{} {}", tenths / 10, UNITS[unit]),

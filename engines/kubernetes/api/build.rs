@@ -1,6 +1,6 @@
 //! Compiles the protocols of the kubelet without an installed protoc.
 
-/// Messages that carry a secret, or contain such a message. Their `Debug` is written by hand and prints no value.
+/// Messages that contain a secret, or contain such a message. Their `Debug` is written by hand and prints no value.
 const NO_DERIVED_DEBUG: [&str; 9] = [
     ".runtime.v1.AuthConfig",
     ".runtime.v1.ContainerConfig",

@@ -22,7 +22,6 @@ pub(crate) struct CgroupCounters {
     pub(crate) descriptors: u64,
     /// Number of open files that are sockets.
     pub(crate) sockets: u64,
-    /// Bytes of mapped files.
     pub(crate) mapped_bytes: u64,
     /// Number of times that the memory limit was reached.
     pub(crate) limit_reached: u64,

@@ -138,7 +138,7 @@ impl Kubelet {
 /// Returns the missing settings for the kubelet of `options.kubelet_config` and the server on `options.socket`.
 ///
 /// # Errors
-/// Returns an error if executord does not answer.
+/// Returns an error if executord does not respond.
 pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -> Result<Vec<MissingSetting>, Error> {
     let (socket, kubelet) = (&options.socket, &options.kubelet_config);
     let info = client.info().await?;

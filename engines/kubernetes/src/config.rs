@@ -29,7 +29,7 @@ const AUDIENCE_MAX: usize = 1024;
 const KUBELET: &str = "/var/lib/kubelet";
 /// Maximum size of the file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
-/// Maximum number of rules, and of entries of each list of a rule.
+/// Maximum number of rules, and of entries per list of a rule.
 const LIST_MAX: usize = 1000;
 /// Entry of a rule that matches all namespaces or all service accounts.
 const ALL: &str = "*";
@@ -67,8 +67,8 @@ pub(crate) struct Csi {
     /// Name of the plugin, as in the volumes of pods and in the CSIDriver.
     pub(crate) driver: String,
     pub(crate) kubelet_directory: PathBuf,
-    /// Providers that are asked with the token of the pod, each with the audience of the token: an entry of
-    /// `tokenRequests` of the CSIDriver.
+    /// Providers to which executord logs in with the pod's token, each with the token's audience: an entry of
+    /// `tokenRequests` in the CSIDriver.
     pub(crate) tokens: BTreeMap<String, String>,
 }
 
@@ -140,7 +140,9 @@ impl ConfigFile {
         let shown = self.path.display();
         let mut text = String::new();
         match fs::File::open(&self.path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text)) {
-            Ok(bytes) if bytes as u64 > FILE_MAX => return Err(format!("{shown}: has more than {FILE_MAX} bytes")),
+            Ok(bytes) if bytes as u64 > FILE_MAX => {
+                return Err(format!("{shown}: is larger than the maximum of {FILE_MAX} bytes"));
+            }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound && !self.is_required => {}
             Err(error) => return Err(format!("cannot read {shown}: {error}")),
@@ -240,7 +242,10 @@ impl Rule {
             faults.push(format!("annotations: must be {}: {why}", !annotations));
         }
         if service_accounts.len() > LIST_MAX {
-            faults.push(format!("service_accounts: has {} entries; at most {LIST_MAX}", service_accounts.len()));
+            faults.push(format!(
+                "service_accounts: has {} entries; at most {LIST_MAX} are allowed",
+                service_accounts.len()
+            ));
         }
         for (index, account) in
             service_accounts.iter().enumerate().filter(|(_, name)| *name != ALL && !is_subdomain(name))
@@ -383,6 +388,6 @@ mod tests {
         fs::write(&path, RULE).unwrap();
         assert_eq!(ConfigFile::new(Some(&path)).read().unwrap().secrets.len(), 1);
         fs::write(&path, " ".repeat(FILE_MAX as usize + 1)).unwrap();
-        assert!(ConfigFile::new(Some(&path)).read().unwrap_err().contains("has more than"));
+        assert!(ConfigFile::new(Some(&path)).read().unwrap_err().contains("is larger than"));
     }
 }

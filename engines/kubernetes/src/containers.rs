@@ -233,7 +233,7 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let container = node.container(id)?;
     let failed = container.state.as_ref().is_some_and(|run| run.started_at.is_none());
     if failed {
-        let run = within(END, node.client.wait(id)).await?.map_err(failure::status)?;
+        let run = within(EXIT_TIMEOUT, node.client.wait(id)).await?.map_err(failure::status)?;
         events::record_container(node, run);
         if let Some(why) = start_error(&node.container(id)?) {
             return Err(Status::unknown(format!("cannot start the container: {why}")));
@@ -265,14 +265,14 @@ fn grace(id: &str, seconds: i64) -> Duration {
 }
 
 /// Time limit for a container to exit after SIGKILL. A process that waits for a dead file system takes longer.
-const END: Duration = Duration::from_secs(60);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> {
     let ended = async {
         node.client.stop(id, Some(grace)).await?;
         node.client.wait(id).await
     };
-    match within(grace + END, ended).await? {
+    match within(grace + EXIT_TIMEOUT, ended).await? {
         Ok(run) => events::record_container(node, run),
         Err(error) if error.code() == Some(Code::NotFound) => events::record_container_lost(node, id),
         Err(error) => return Err(failure::status(error)),

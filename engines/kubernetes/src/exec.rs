@@ -51,7 +51,7 @@ pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
 fn timeout(seconds: i64) -> Result<Option<Duration>, Status> {
     let longest = i64::try_from(GRACE_MAX.as_secs()).unwrap_or(i64::MAX);
     if seconds > longest {
-        return Err(Status::invalid_argument(format!("timeout: is {seconds} s; at most {longest} s")));
+        return Err(Status::invalid_argument(format!("timeout: is {seconds} s; the maximum is {longest} s")));
     }
     Ok((seconds > 0).then_some(Duration { seconds, nanos: 0 }))
 }
@@ -109,7 +109,7 @@ mod tests {
             [0, 1, 7200, 604_800].map(|given| seconds(timeout(given).unwrap())),
             [None, Some(1), Some(7200), Some(604_800)]
         );
-        assert!(timeout(604_801).unwrap_err().message().contains("at most 604800 s"));
+        assert!(timeout(604_801).unwrap_err().message().contains("the maximum is 604800 s"));
     }
 
     #[test]

@@ -132,7 +132,6 @@ pub(crate) fn shortened(mut message: String) -> String {
 pub(crate) struct Violations(Vec<String>);
 
 impl Violations {
-    /// Adds a field and the reason.
     pub(crate) fn add(&mut self, field: &str, reason: impl std::fmt::Display) {
         self.0.push(format!("{field}: {reason}"));
     }

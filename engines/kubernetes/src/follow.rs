@@ -14,8 +14,8 @@ use crate::lower::LABEL;
 use crate::node::Node;
 use crate::store::Record as _;
 
-/// Pause between attempts while executord is unavailable.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Interval of attempts to connect while executord is unavailable.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Compares the records with the objects of executord, and returns the cursor of the following events. Deletes objects
 /// without a record, and records of objects that were never created.
@@ -80,7 +80,7 @@ pub(crate) async fn follow(node: Arc<Node>, mut cursor: u64) {
         }
         // Events may have been missed: read all states again.
         cursor = loop {
-            sleep(PAUSE).await;
+            sleep(RETRY_INTERVAL).await;
             match recover_states(&node).await {
                 Ok(newest) => break newest,
                 Err(error) => tracing::warn!("cannot read the state of executord: {error}"),
@@ -124,7 +124,7 @@ async fn follow_from(node: &Arc<Node>, cursor: &mut u64) -> Result<(), Error> {
 async fn recover_states(node: &Arc<Node>) -> Result<u64, Error> {
     let cursor = node.client.info().await?.cursor;
     delete_unfinished(node);
-    // Taken first: an object that is created after this is in none of these lists, and is not considered lost.
+    // List the records first: an object that is created later is in none of these lists and is not considered lost.
     let (sandboxes, containers) = (node.store.sandboxes.all(), node.store.containers.all());
     let pods = node.client.pods().list(&PodFilter::default()).await?;
     let runs = node.client.list(&ListFilter::default()).await?;

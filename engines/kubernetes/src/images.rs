@@ -58,7 +58,7 @@ async fn inspect(node: &Node, name: &str) -> Result<Option<InspectImageResponse>
 /// Pulls an image, and returns its id. A tag is resolved at the registry on each call.
 ///
 /// # Errors
-/// Returns INVALID_ARGUMENT if the name is empty, UNKNOWN with `RegistryUnavailable` if the registry does not answer,
+/// Returns INVALID_ARGUMENT if the name is empty, UNKNOWN with `RegistryUnavailable` if the registry does not respond,
 /// UNKNOWN with `SignatureValidationFailed` if the image lacks a required signature, or another error if a call to
 /// executord fails.
 pub(crate) async fn pull(node: &Node, image: Option<ImageSpec>, auth: Option<AuthConfig>) -> Result<String, Status> {

@@ -5,11 +5,11 @@
 //!  kubelet ────────────csi.v1─────> serve ──> csi ──────────┘ volumes: mounts of secrets
 //!                                              │           │ ▲
 //!                          lower: requests <───┘           │ └── follow, events: states of executord
-//!                          status: answers                 └──> store: records on disk
+//!                          status: responses               └──> store: records on disk
 //! ```
 //! A sandbox is a pod of executord, and a container is a held container (`RunRequest.hold`) in this pod, with the same
 //! id. Data that executord does not store, such as the kubelet's names and annotations, is in records on disk, which
-//! contain no environment. List calls are answered from memory.
+//! contain no environment. List calls are served from memory.
 //!
 //! Rules are numbered as in `docs/guides/cri-rules.md`.
 

@@ -36,7 +36,7 @@ fn check_texts(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String,
     for (field, texts) in [("config.labels", labels), ("config.annotations", annotations)] {
         let bytes: usize = texts.iter().map(|(key, value)| key.len() + value.len()).sum();
         if bytes > TEXTS_MAX {
-            violations.add(field, format!("has {bytes} bytes; at most {TEXTS_MAX} are allowed"));
+            violations.add(field, format!("is {bytes} bytes; the maximum is {TEXTS_MAX}"));
         }
     }
 }

@@ -34,14 +34,16 @@ const LIMITS: Limits = Limits { all: 512, each: 512, users: 512, spare: 0, few: 
 const STREAMS: u32 = 1024;
 /// Maximum size of buffered responses of a stream whose client does not read, in bytes.
 const SEND_BUFFER: usize = 32 << 10;
-/// Interval of keepalive PINGs to an idle client, and the time limit for a response.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+/// Interval of PINGs to an idle client.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+/// Time limit for the response to a PING.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause after a failed accept (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of a call without a limit from the caller: the kubelet's limit for RunPodSandbox.
-const CALL_MAX: Duration = Duration::from_secs(240);
+const CALL_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for calls to complete when the process stops.
-const STOP: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The listening socket. The socket is removed when this value is dropped.
 #[derive(Debug)]
@@ -80,7 +82,7 @@ impl Drop for Socket {
     }
 }
 
-/// Serves calls until the process stops, and then waits for calls to complete, at most [`STOP`].
+/// Serves calls until the process stops, and then waits for calls to complete, at most [`SHUTDOWN_TIMEOUT`].
 pub(crate) async fn serve(socket: Socket, routes: Routes, mut stopping: watch::Receiver<bool>) {
     let routes = routes.prepare();
     let slots = Slots::new(LIMITS);
@@ -111,7 +113,7 @@ pub(crate) async fn serve(socket: Socket, routes: Routes, mut stopping: watch::R
         });
     }
     drop((socket, alive));
-    let _ = timeout(STOP, ended.recv()).await; // the channel closes with the last connection
+    let _ = timeout(SHUTDOWN_TIMEOUT, ended.recv()).await; // the channel closes with the last connection
 }
 
 async fn connection(
@@ -133,8 +135,8 @@ async fn connection(
         .header_table_size(0)
         .auto_date_header(false)
         .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(KEEPALIVE.0)
-        .keep_alive_timeout(KEEPALIVE.1);
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
     let mut serving = Box::pin(http.serve_connection(TokioIo::new(Wire::new(socket, &calls)), service));
     tokio::select! {
         over = serving.as_mut() => return over.map_err(io::Error::other),
@@ -164,7 +166,7 @@ fn call(
         // Without a call, h2 has closed the stream or rejects it.
         let call = call.ok_or_else(|| Status::resource_exhausted("the stream is closed"))?;
         if call.request.size > FIELDS_MAX {
-            let why = format!("the metadata has {} bytes; at most {FIELDS_MAX} are allowed", call.request.size);
+            let why = format!("the metadata is {} bytes; the maximum is {FIELDS_MAX}", call.request.size);
             return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, Unobserved));
         }
         let (request, responder) = call.open(MESSAGE_MAX, false, Unchecked);
@@ -184,13 +186,13 @@ fn call(
     }
 }
 
-/// Returns the time limit of a call: the caller's, or else [`CALL_MAX`], so that a call returns even if executord does
-/// not answer. Calls whose duration depends on the caller or the container have no default limit.
+/// Returns the time limit of a call: the caller's, or else [`CALL_TIMEOUT`], so that a call returns even if executord
+/// does not respond. Calls whose duration depends on the caller or the container have no default limit.
 fn limit(path: &str, headers: &HeaderMap) -> Option<Duration> {
     let given = headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?));
     let method = path.rsplit('/').next().unwrap_or(path);
     let is_unlimited = matches!(method, "ExecSync" | "GetContainerEvents" | "PullImage" | "StopContainer");
-    given.or((!is_unlimited).then_some(CALL_MAX))
+    given.or((!is_unlimited).then_some(CALL_TIMEOUT))
 }
 
 /// Parses the header `grpc-timeout`: at most 8 digits and a unit.

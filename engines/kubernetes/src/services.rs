@@ -29,14 +29,14 @@ pub(crate) fn routes(node: &Arc<Node>) -> Routes {
         .add_service(image.max_decoding_message_size(MESSAGE_MAX))
 }
 
-/// Time limit of a call that changes state, in case executord does not answer.
-const CHANGE_MAX: Duration = Duration::from_secs(600);
+/// Time limit of a call that changes state, in case executord does not respond.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs a call to completion, even if the client disconnects.
 async fn to_end<T: Send + 'static>(
     call: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
-    to_end_within(CHANGE_MAX, call).await
+    to_end_within(CHANGE_TIMEOUT, call).await
 }
 
 /// Runs a call to completion, even if the client disconnects, with a time limit.
@@ -51,7 +51,6 @@ async fn to_end_within<T: Send + 'static>(
         .unwrap_or_else(|_| Err(Status::internal("the task of the call panicked or was cancelled")))
 }
 
-/// Wraps a message in a response.
 fn answer<T>(message: T) -> Result<Response<T>, Status> {
     Ok(Response::new(message))
 }

@@ -310,8 +310,8 @@ mod tests {
         assert!(memory.timestamp > 0);
     }
 
-    /// Rule C41: a sandbox without its own cgroup has the processor time of all its containers, including removed ones,
-    /// the memory of the running ones, and the newest counters of its network.
+    /// Rule C41: a sandbox without its own cgroup has the processor time of all its containers, including removed
+    /// containers, the memory of running containers, and the newest counters of its network.
     #[test]
     fn ended_containers_count() {
         let record = SandboxRecord { removed_cpu_ns: 100, ..SandboxRecord::default() };

@@ -60,7 +60,7 @@ fn end(container: &Container) -> End {
     let exit_code = match result.exit.and_then(|exit| exit.status) {
         Some(Exit::Code(code)) => code,
         Some(Exit::Signal(signal)) => 128 + signal,
-        None => KILLED, // ended before it was started
+        None => KILLED, // stopped before Start
     };
     let reason = match exit_code {
         0 => "Completed",

@@ -26,7 +26,7 @@ const RECORD_MAX: u64 = 16 << 20;
 /// Maximum size of a list, in bytes. The kubelet reads messages of up to 16 MiB.
 const LISTS_MAX: usize = (16 << 20) - (64 << 10);
 
-/// A state from executord. Its number never decreases during the life of an object.
+/// A state from executord. The number of a state never decreases during the lifetime of an object.
 pub(crate) trait State {
     fn number(&self) -> i32;
 }
@@ -124,8 +124,8 @@ impl Store {
             return Ok(());
         }
         Err(Status::resource_exhausted(format!(
-            "the kubelet's list of all sandboxes and containers would have {bytes} bytes with their labels and annotations; \
-             at most {LISTS_MAX} are allowed: remove pods or shorten annotations"
+            "the kubelet's list of all sandboxes and containers, with labels and annotations, would be {bytes} bytes; \
+             the maximum is {LISTS_MAX}: remove pods or shorten annotations"
         )))
     }
 }
@@ -265,7 +265,9 @@ impl<R: Record, S: State> Objects<R, S> {
         let written =
             serde_json::to_vec(record).map_err(std::io::Error::from).and_then(|json| match json.len() as u64 {
                 0..=RECORD_MAX => replace(&path, &json),
-                bytes => Err(std::io::Error::other(format!("the request has {bytes} bytes; at most {RECORD_MAX}"))),
+                bytes => {
+                    Err(std::io::Error::other(format!("the request is {bytes} bytes; the maximum is {RECORD_MAX}")))
+                }
             });
         written.map_err(|error| Status::resource_exhausted(format!("cannot write {}: {error}", path.display())))
     }
@@ -314,7 +316,7 @@ pub(crate) fn read_all<R: DeserializeOwned>(directory: &Path) -> Result<Vec<R>, 
 fn read<R: DeserializeOwned>(path: &Path) -> Result<R, std::io::Error> {
     let file = fs::File::open(path)?;
     if file.metadata()?.len() > RECORD_MAX {
-        return Err(std::io::Error::other(format!("the record has more than {RECORD_MAX} bytes")));
+        return Err(std::io::Error::other(format!("the record is larger than the maximum of {RECORD_MAX} bytes")));
     }
     Ok(serde_json::from_reader(std::io::BufReader::new(file))?)
 }
@@ -415,7 +417,7 @@ mod tests {
         };
         let record = ContainerRecord { id: "1234".into(), config, ..ContainerRecord::default() };
         store.insert_container(record.without_environment()).unwrap();
-        assert!(store.containers.get("1234").is_none(), "its creation has not ended");
+        assert!(store.containers.get("1234").is_none(), "the creation has not completed");
         assert!(store.containers.created("1234", v1::Container::default()).unwrap());
         let text = fs::read_to_string(store.containers.path("1234")).unwrap();
         assert!(text.contains("c.log") && !text.contains("hunter2"), "{text}");

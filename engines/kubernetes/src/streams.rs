@@ -164,7 +164,7 @@ async fn follow(node: &Node, container: &Container, process: Process) -> Result<
 }
 
 /// Time for the end of input to reach executord after the client has disconnected.
-const FLUSH: Duration = Duration::from_secs(1);
+const FLUSH_DELAY: Duration = Duration::from_secs(1);
 
 /// An attached client. With `ends_input`, the process's input also ends if the client disconnects without ending its
 /// input.
@@ -178,7 +178,7 @@ impl Drop for Attachment {
         let Some(attach) = self.attach.take().filter(|_| self.ends_input) else { return };
         tokio::spawn(async move {
             attach.input().end().await;
-            tokio::time::sleep(FLUSH).await;
+            tokio::time::sleep(FLUSH_DELAY).await;
             drop(attach);
         });
     }

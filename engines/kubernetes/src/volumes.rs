@@ -38,7 +38,7 @@ pub(crate) fn check_privilege() -> io::Result<()> {
 }
 
 /// Time limit for the lookup of a mount's source. A lookup on a dead network file system does not return.
-const LOOKUP_MAX: Duration = Duration::from_secs(5);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Record of a published volume. It contains no values.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -165,7 +165,7 @@ impl Volumes {
         let needs_token = record.secrets.provider().is_some_and(|provider| self.with_tokens.contains(provider));
         let is_missing = needs_token && token.is_none();
         request.add_volume(&record.id, token);
-        let why = "executor-cri has no token of the pod since its start; the kubelet sends one within two minutes";
+        let why = "executor-cri has received no token of the pod yet; the kubelet sends a token within two minutes";
         if is_missing { Err(Status::unavailable(format!("{field}: {why}"))) } else { Ok(()) }
     }
 
@@ -221,7 +221,7 @@ impl Volumes {
             let field = format!("config.mounts[{index}].host_path");
             let Some(place) = self.locate(&mount.host_path).await else {
                 if has_volume {
-                    let seconds = LOOKUP_MAX.as_secs();
+                    let seconds = LOOKUP_TIMEOUT.as_secs();
                     let why = format!("{field}: the file system has not responded within {seconds} s");
                     return Err(Status::unavailable(why));
                 }
@@ -258,7 +258,7 @@ impl Volumes {
             locked(&unanswered).remove(&path);
             place
         });
-        timeout(LOOKUP_MAX, lookup).await.ok()?.ok()
+        timeout(LOOKUP_TIMEOUT, lookup).await.ok()?.ok()
     }
 
     /// Waits until the lookup of the same path by another call has returned, and then repeats the lookup.
@@ -270,7 +270,7 @@ impl Volumes {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(LOOKUP_MAX, over).await.ok()?;
+        timeout(LOOKUP_TIMEOUT, over).await.ok()?;
         Box::pin(self.locate(path)).await
     }
 

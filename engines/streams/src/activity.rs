@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// Interval at which a connection is checked for closing by the client.
-const PROBE: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
@@ -53,7 +53,7 @@ impl Activity {
     async fn closed(&self) {
         let Some(socket) = &self.socket else { return std::future::pending().await };
         loop {
-            sleep(PROBE).await;
+            sleep(PROBE_INTERVAL).await;
             let mut descriptors = [PollFd::new(socket, PollFlags::RDHUP)];
             if poll(&mut descriptors, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
                 return;

@@ -17,10 +17,9 @@ use crate::status::{Form, content};
 use crate::{Handler, Limits, Process, Wanted};
 
 /// Maximum wait for the client to close its connection after the status.
-const LINGER: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval between pings.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Protocols over SPDY, newest first.
 pub(crate) const PROTOCOLS: [&str; 4] =
@@ -48,7 +47,7 @@ pub(crate) async fn drive(
         result = work => result?,
     };
     // The kernel discards unread output of a connection that is closed with unread input.
-    let _ = timeout(LINGER, &mut reader).await;
+    let _ = timeout(CLOSE_TIMEOUT, &mut reader).await;
     Ok(())
 }
 
@@ -57,7 +56,7 @@ pub(crate) async fn drive(
 async fn ping(queue: &mpsc::WeakSender<Packet>) {
     let mut id = 0;
     loop {
-        sleep(KEEPALIVE).await;
+        sleep(PING_INTERVAL).await;
         id += 2;
         if let Some(queue) = queue.upgrade() {
             // A full queue has other packets.
@@ -84,7 +83,7 @@ pub(crate) async fn serve<T: AsyncRead + AsyncWrite>(
     let session = session(queue, events, wanted, handler, protocol, limits);
     let mut write = std::pin::pin!(write);
     let result = drive(reader, session, spdy::write(&mut write, packets, activity), &weak, activity).await;
-    let _ = timeout(LINGER, write.shutdown()).await;
+    let _ = timeout(CLOSE_TIMEOUT, write.shutdown()).await;
     result
 }
 

@@ -25,7 +25,7 @@ pub(crate) const PROTOCOL: &str = "portforward.k8s.io";
 const EVENTS: usize = 16;
 
 /// Time limit for shutting down the write half.
-const CLOSE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves port-forward on an upgraded SPDY connection. Returns when the client closes the connection.
 pub(crate) async fn serve<T: AsyncRead + AsyncWrite>(
@@ -44,7 +44,7 @@ pub(crate) async fn serve<T: AsyncRead + AsyncWrite>(
     let weak = queue.downgrade();
     let session = Session { queue, connect, limits, halves: HashMap::new(), resets: HashMap::new() }.run(events);
     let result = drive(reader, session, spdy::write(&mut write, packets, activity), &weak, activity).await;
-    let _ = timeout(CLOSE, write.shutdown()).await;
+    let _ = timeout(SHUTDOWN_TIMEOUT, write.shutdown()).await;
     result
 }
 

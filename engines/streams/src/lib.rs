@@ -62,7 +62,6 @@ pub struct Limits {
     pub connections: usize,
     /// Maximum number of registered requests whose client has not connected.
     pub waiting: usize,
-    /// Lifetime of a token.
     pub token: Duration,
     /// Time limit for the client to open the streams of a request, and the second stream of a port-forward pair.
     pub streams: Duration,

@@ -36,7 +36,7 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 const HEADER_SIZE: usize = 16 << 10;
 
 /// Interval at which expired requests are deleted.
-const EXPIRY: Duration = Duration::from_secs(5);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a failed `accept`, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -131,7 +131,7 @@ impl Server {
         let tokens = Arc::clone(&self.tokens);
         connections.spawn(async move {
             loop {
-                sleep(EXPIRY).await;
+                sleep(EXPIRY_INTERVAL).await;
                 tokens.expire();
             }
         });

@@ -138,7 +138,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             frame::PING => {
                 let id = frame::word(payload, 0).ok_or_else(|| invalid(SHORT))?;
-                // Even ids answer the server's pings.
+                // Even ids are replies to the server's pings.
                 if id % 2 == 1 {
                     self.send(Packet::Ping { id }).await;
                 }

@@ -24,7 +24,7 @@ use crate::pipe::{Input, Output, Resizes, resize};
 use crate::status::Form;
 use crate::{Connect, Handler, Limits, Process, Size, Wanted};
 
-/// Protocols of exec and attach, newest first. Clients that name no protocol use the empty one.
+/// Protocols of exec and attach, newest first. Clients that name no protocol use the empty protocol.
 pub(crate) const PROTOCOLS: [&str; 6] = [
     "v5.channel.k8s.io",
     "v4.channel.k8s.io",
@@ -44,7 +44,7 @@ const MESSAGE: usize = 1 << 20;
 const SLOTS: usize = 4;
 
 /// Time limit for sending the closing frame.
-const CLOSE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
@@ -169,7 +169,7 @@ impl Channels {
                 Some(Err(err)) => return from(err),
                 Some(Ok(Message::Binary(bytes))) => bytes,
                 Some(Ok(Message::Text(text))) => text.into(),
-                // tungstenite answers pings and closes; the end of the connection follows a close.
+                // tungstenite replies to pings and close frames; the connection closes after a close frame.
                 Some(Ok(_)) => continue,
             };
             activity.touch();
@@ -248,7 +248,7 @@ pub(crate) async fn tunnel<T: AsyncRead + AsyncWrite + Unpin>(
             }
         }
         let close = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-        let _ = timeout(CLOSE, sink.send(Message::Close(Some(close)))).await;
+        let _ = timeout(CLOSE_TIMEOUT, sink.send(Message::Close(Some(close)))).await;
     };
     let (result, (), ()) = tokio::join!(crate::forward::serve(near, connect, limits, activity), inbound, outbound);
     result

@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 const ALL: Wanted = Wanted { stdin: true, stdout: true, stderr: true, tty: false };
-const DEADLINE: Duration = Duration::from_secs(120);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Transports and protocols of client-go.
 const VARIANTS: [(&str, &str); 8] = [
@@ -66,7 +66,7 @@ async fn exec(
     tokio::spawn(async move {
         let _ = input.write_all(&stdin).await;
     });
-    let output = timeout(DEADLINE, child.wait_with_output()).await.expect("in time").expect("output");
+    let output = timeout(CLIENT_TIMEOUT, child.wait_with_output()).await.expect("in time").expect("output");
     (output.status.code().unwrap_or(-1), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -177,13 +177,13 @@ async fn big_output_arrives_before_the_status() {
         let mut stdout = child.stdout.take().expect("stdout");
         let mut buffer = vec![0; CHUNK];
         loop {
-            match timeout(DEADLINE, stdout.read(&mut buffer)).await.expect("in time").expect("stdout") {
+            match timeout(CLIENT_TIMEOUT, stdout.read(&mut buffer)).await.expect("in time").expect("stdout") {
                 0 => break,
                 read => length += read,
             }
         }
         assert_eq!(length, CHUNK * CHUNKS, "{variant:?}");
-        let status = timeout(DEADLINE, child.wait()).await.expect("in time").expect("a status");
+        let status = timeout(CLIENT_TIMEOUT, child.wait()).await.expect("in time").expect("a status");
         assert_eq!(status.code(), Some(3), "{variant:?}");
     }
 }
@@ -214,7 +214,7 @@ async fn client_death_drops_the_handler() {
             let url = streams.exec(ALL, handler).expect("a token");
             let mut child = spawn(&client, &["exec", variant.0, variant.1, &url, "stdin", "stdout", "stderr"]);
             let mut stdin = child.stdin.take().expect("stdin");
-            timeout(DEADLINE, starts.recv()).await.expect("in time").expect("the handler runs");
+            timeout(CLIENT_TIMEOUT, starts.recv()).await.expect("in time").expect("the handler runs");
             let _ = timeout(Duration::from_secs(2), stdin.write_all(&vec![0; input])).await;
             child.kill().await.expect("a process");
             let wait = async {
@@ -272,7 +272,7 @@ async fn request(port: u16, bytes: &[u8]) -> Vec<u8> {
         write
     });
     let mut answer = Vec::new();
-    let _ = timeout(DEADLINE, read.read_to_end(&mut answer)).await.expect("in time");
+    let _ = timeout(CLIENT_TIMEOUT, read.read_to_end(&mut answer)).await.expect("in time");
     drop(sent);
     answer
 }
@@ -290,7 +290,7 @@ async fn refused_connections_spare_the_session() {
         let mut child = spawn(&client, &["forward", transport, &url, "8080"]);
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
-        timeout(DEADLINE, stdout.read_line(&mut line)).await.expect("in time").expect("a line");
+        timeout(CLIENT_TIMEOUT, stdout.read_line(&mut line)).await.expect("in time").expect("a line");
         let forwarded = line.trim().parse().unwrap_or_else(|_| panic!("{transport}: no port: {line:?}"));
         for round in 0..100 {
             refuse.store(true, Ordering::Relaxed);
@@ -303,7 +303,7 @@ async fn refused_connections_spare_the_session() {
         let (one, two) = tokio::join!(request(forwarded, &big), request(forwarded, &big));
         assert!(one == big && two == big, "{transport}: {} and {} bytes", one.len(), two.len());
         drop(child.stdin.take());
-        let status = timeout(DEADLINE, child.wait()).await.expect("in time").expect("a status");
+        let status = timeout(CLIENT_TIMEOUT, child.wait()).await.expect("in time").expect("a status");
         assert_eq!(status.code(), Some(0), "{transport}");
     }
 }

@@ -342,7 +342,7 @@ impl Installation {
         self.set(number, State::Current);
         let message = format!("revision {number} is the current one");
         self.condition(ConditionKind::Installed, true, "InstallationSucceeded", &message, number);
-        self.condition(ConditionKind::Healthy, true, "Healthy", "its pods are ready", number);
+        self.condition(ConditionKind::Healthy, true, "Healthy", "all pods are ready", number);
         self.enter(before.map_or(Phase::Settled, |from| Phase::Pivoting { from }));
     }
 
@@ -497,8 +497,8 @@ mod tests {
         ];
         assert_eq!(reported(&it), first);
         it.settle();
-        it.condition(ConditionKind::Healthy, true, "Healthy", "its pods are ready", 1);
-        assert_eq!(reported(&it), first, "what is so already is not told again");
+        it.condition(ConditionKind::Healthy, true, "Healthy", "all pods are ready", 1);
+        assert_eq!(reported(&it), first, "an unchanged condition records no event");
         for _ in 0..200 {
             let number = again(&mut it);
             it.fail(number, "InstallFailed", "x");

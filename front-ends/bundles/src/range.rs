@@ -34,7 +34,7 @@ pub struct VersionError {
 /// Error for a string that is not a range of versions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    #[error("has {0} bytes; at most {TEXT_MAX} are allowed")]
+    #[error("is {0} bytes; the maximum is {TEXT_MAX}")]
     TooLong(usize),
     #[error("is empty, or ends in `||`")]
     Empty,
@@ -57,7 +57,7 @@ pub enum RangeError {
 pub fn version(text: &str) -> Result<Version, VersionError> {
     let wrong = |reason: String| VersionError { text: text.chars().take(80).collect(), reason };
     if text.len() > TEXT_MAX {
-        return Err(wrong(format!("it has {} bytes; at most {TEXT_MAX} are allowed", text.len())));
+        return Err(wrong(format!("the version is {} bytes; the maximum is {TEXT_MAX}", text.len())));
     }
     let version = Version::parse(text).map_err(|error| wrong(error.to_string()))?;
     let is_large = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_err();
@@ -304,7 +304,7 @@ mod tests {
         }
         // Build metadata after `+` is ignored.
         assert!(has("1.0.0+a", "1.0.0+b"));
-        assert!(has(">=1.0.0", "1.1.0-rc.1"), "a prerelease is in a range like any other version");
+        assert!(has(">=1.0.0", "1.1.0-rc.1"), "a range includes prereleases");
     }
 
     #[test]
@@ -362,11 +362,11 @@ mod tests {
 
     #[test]
     fn unusual_ranges_are_parsed() {
-        assert!(has("! 1.0.0", "1.0.0"), "an operator of one byte before a space is passed over");
+        assert!(has("! 1.0.0", "1.0.0"), "an operator of one byte before a space is ignored");
         assert!(has(">=1.0.0-xyz", "1.0.0-xyz") && Range::parse("1.0.0-xyz").is_err());
         assert!(Range::parse(">1.0.0-next").is_err() && has("<1.0.0-next", "1.0.0-a"));
         assert!(has("\t>1.0.0", "1.0.1"));
-        assert!(!has("1.0.0 - 2.0.0", "1.5.0"), "no range from one to the other: both versions at once, which none is");
+        assert!(!has("1.0.0 - 2.0.0", "1.5.0"), "`A - B` requires both versions, so no version matches");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub enum SourceError {
     Write(PathBuf, #[source] io::Error),
     #[error("{0:?} {1}")]
     Entry(String, &'static str),
-    #[error("has more than {FILES_MAX} files or {0} bytes")]
+    #[error("the source has more than {FILES_MAX} files or {0} bytes")]
     TooLarge(u64),
     #[error("{0}")]
     Image(String),
@@ -347,7 +347,7 @@ impl Sink {
     }
 }
 
-/// Removes a leading `./` from a name in an archive. Refuses names that lead outside the archive.
+/// Removes a leading `./` from a name in an archive. Refuses names that escape the archive.
 pub(crate) fn name_within(name: &[u8]) -> Result<String, SourceError> {
     let shown = || String::from_utf8_lossy(name).chars().take(200).collect::<String>();
     let text = std::str::from_utf8(name).map_err(|_| SourceError::Entry(shown(), "is not UTF-8"))?;
@@ -356,17 +356,16 @@ pub(crate) fn name_within(name: &[u8]) -> Result<String, SourceError> {
         match component {
             Component::Normal(part) => parts.push(part.to_str().unwrap_or_default()),
             Component::CurDir => {}
-            _ => return Err(SourceError::Entry(shown(), "points outside the source")),
+            _ => return Err(SourceError::Entry(shown(), "escapes the source")),
         }
     }
     let name = parts.join("/");
     if name.len() > NAME_MAX {
-        return Err(SourceError::Entry(shown(), "has a name of more than 1024 bytes"));
+        return Err(SourceError::Entry(shown(), "has a name longer than 1024 bytes"));
     }
     Ok(name)
 }
 
-/// Reads a directory.
 fn directory(root: &Path, sink: &mut Sink) -> Result<(), SourceError> {
     if root.is_file() {
         let name = root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

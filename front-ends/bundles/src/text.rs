@@ -74,7 +74,6 @@ impl Keys {
     }
 }
 
-/// Key of an object.
 pub(crate) struct Key(pub(crate) String);
 
 impl Key {
@@ -163,14 +162,8 @@ macro_rules! any_value {
     };
 }
 
-any_value!(
-    /// True or false.
-    AnyBool, "true or false", visit_bool bool
-);
-any_value!(
-    /// A whole number.
-    AnyWhole, "a whole number", visit_i64 i64, visit_u64 u64
-);
+any_value!(AnyBool, "true or false", visit_bool bool);
+any_value!(AnyWhole, "a whole number", visit_i64 i64, visit_u64 u64);
 
 /// A map from strings to strings that is checked and not stored.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,7 @@
 //! layout. The layout is written to a separate tar archive whose index has one image. No file is created with a name
 //! from the archive.
 //!
-//! Links, devices and names that lead outside the archive are errors, and so are two file names that are equal if case
+//! Links, devices and names that escape the archive are errors, and so are two file names that are equal if case
 //! is ignored. Unicode normalization is not considered.
 
 use std::collections::HashSet;
@@ -39,7 +39,7 @@ pub enum ArchiveError {
     Write(#[source] io::Error),
     #[error("the thick bundle has no bundle.json at its root")]
     NoBundle,
-    #[error("the bundle.json has {0} bytes; at most {BUNDLE_MAX} are allowed")]
+    #[error("the bundle.json is {0} bytes; the maximum is {BUNDLE_MAX}")]
     BundleTooLarge(u64),
     #[error("the thick bundle has no image layout under {LAYOUT}")]
     NoLayout,
@@ -99,7 +99,7 @@ pub fn layout<W: Write>(stream: impl Read, to: W, selector: ImageSelector<'_>) -
         let Some(name) = name.strip_prefix(LAYOUT).filter(|name| !name.is_empty()) else { return Ok(()) };
         if name == "index.json" {
             if size > BUNDLE_MAX as u64 {
-                return Err(ArchiveError::Index("it is too large".into()));
+                return Err(ArchiveError::Index(format!("the file is {size} bytes; the maximum is {BUNDLE_MAX}")));
             }
             let index = one(&document(content)?, selector)?;
             found = true;
@@ -135,8 +135,9 @@ fn one(index: &[u8], selector: ImageSelector<'_>) -> Result<Vec<u8>, ArchiveErro
     /// Annotations that hold the name of an image in an index (image-spec; containerd).
     const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
     let broken = |why: &str| ArchiveError::Index(why.to_owned());
-    let mut index: Value = serde_json::from_slice(index).map_err(|_| broken("it is not JSON"))?;
-    let all = index.get("manifests").and_then(Value::as_array).ok_or_else(|| broken("it has no manifests"))?;
+    let mut index: Value = serde_json::from_slice(index).map_err(|_| broken("the file is not JSON"))?;
+    let all =
+        index.get("manifests").and_then(Value::as_array).ok_or_else(|| broken("the list `manifests` is missing"))?;
     let called = |entry: &&Value| {
         let annotations = entry.get("annotations");
         NAMES
@@ -152,7 +153,7 @@ fn one(index: &[u8], selector: ImageSelector<'_>) -> Result<Vec<u8>, ArchiveErro
     });
     let entry = entry.ok_or_else(|| ArchiveError::NoImage(selector.reference.to_owned()))?.clone();
     index["manifests"] = Value::Array(vec![entry]);
-    serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))
+    serde_json::to_vec(&index).map_err(|_| broken("the selected manifest cannot be written as JSON"))
 }
 
 /// Calls `visit` with the name (without a leading `./`), size and content of each file. Refuses duplicate names.
@@ -186,7 +187,7 @@ fn each(
 /// Checks the name of an entry, and returns the name in canonical form.
 ///
 /// # Errors
-/// Returns an error if the name leads out of the archive or is ambiguous, or if the entry is neither a file nor a
+/// Returns an error if the name escapes the archive or is ambiguous, or if the entry is neither a file nor a
 /// directory.
 fn checked_name(entry: &Entry) -> Result<&str, ArchiveError> {
     let path = &*entry.path;
@@ -195,7 +196,7 @@ fn checked_name(entry: &Entry) -> Result<&str, ArchiveError> {
     let name = name.strip_prefix("./").unwrap_or(name);
     let name = if entry.kind == Kind::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
     if name.starts_with('/') || name.split('/').any(|part| part == "..") {
-        return refused("points outside the archive");
+        return refused("escapes the archive");
     }
     // A reader of the layout could treat different spellings of a path as the same file.
     if name.split('/').any(|part| matches!(part, "" | ".")) && !matches!(name, "" | ".") {

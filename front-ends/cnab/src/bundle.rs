@@ -65,7 +65,7 @@ impl Bundle {
     /// Returns all violations if the bundle is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         if bytes.len() > BUNDLE_MAX {
-            let message = format!("the bundle.json has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
+            let message = format!("the bundle.json is {} bytes; the maximum is {BUNDLE_MAX}", bytes.len());
             return Err(Violations::one("", 24, message));
         }
         let value: Value = serde_json::from_slice(bytes)

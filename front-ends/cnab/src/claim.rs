@@ -27,7 +27,6 @@ const EXECUTOR: &str = "executor";
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
     pub action: String,
-    /// The bundle as JSON.
     pub bundle: Value,
     /// Reference that the bundle was read from.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -76,7 +76,7 @@ impl CredentialSet {
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         let set = |message: String| Violations::one("", 31, message);
         if bytes.len() > SET_MAX {
-            return Err(set(format!("the credential set has {} bytes; at most {SET_MAX} are allowed", bytes.len())));
+            return Err(set(format!("the credential set is {} bytes; the maximum is {SET_MAX}", bytes.len())));
         }
         let text = std::str::from_utf8(bytes).map_err(|_| set("the credential set is not UTF-8".into()))?;
         let written: Written = serde_saphyr::from_str(text).map_err(|error| match error.location() {

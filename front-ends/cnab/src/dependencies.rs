@@ -22,7 +22,6 @@ pub struct Dependencies {
 /// A required bundle.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Requirement {
-    /// Reference of the bundle.
     pub bundle: String,
     /// Accepted versions.
     #[serde(default)]

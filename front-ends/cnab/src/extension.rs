@@ -7,7 +7,6 @@ use crate::docker;
 use crate::parameter_sources;
 use crate::violation::Violations;
 
-/// Names of the supported extensions.
 pub const SUPPORTED: [&str; 3] = [dependencies::EXTENSION, docker::EXTENSION, parameter_sources::EXTENSION];
 
 /// Permissions of a bundle beyond its own container.

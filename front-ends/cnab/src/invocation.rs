@@ -88,7 +88,6 @@ pub struct Invocation {
     pub program: &'static str,
     /// Variables that are not secret.
     pub env: BTreeMap<String, String>,
-    /// Secret variables.
     pub secret_env: BTreeMap<String, Secret>,
     /// Files that are not secret, by absolute path.
     pub files: BTreeMap<String, Vec<u8>>,

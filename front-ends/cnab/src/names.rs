@@ -15,7 +15,7 @@ pub fn fault(name: &str) -> Option<String> {
         return Some("is empty".into());
     }
     if name.len() > NAME_MAX {
-        return Some(format!("has {} bytes; at most {NAME_MAX} are allowed", name.len()));
+        return Some(format!("is {} bytes; the maximum is {NAME_MAX}", name.len()));
     }
     let bad = name.chars().find(|c| !is_graphic(*c))?;
     Some(format!(

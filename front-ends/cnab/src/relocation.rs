@@ -22,7 +22,7 @@ impl Relocation {
     /// references.
     pub fn parse(bytes: &[u8], bundle: &Bundle) -> Result<Self, Violations> {
         if bytes.len() > BUNDLE_MAX {
-            let message = format!("the relocation map has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
+            let message = format!("the relocation map is {} bytes; the maximum is {BUNDLE_MAX}", bytes.len());
             return Err(Violations::one("", 23, message));
         }
         let value: Value = serde_json::from_slice(bytes)

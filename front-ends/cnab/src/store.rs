@@ -41,7 +41,7 @@ pub enum StoreError {
     Broken { path: PathBuf, what: &'static str, source: Violations },
     #[error("{}: {field} is {found:?}, but its path says {expected:?}", .path.display())]
     Misplaced { path: PathBuf, field: &'static str, found: String, expected: String },
-    #[error("{} has more than {limit} bytes", .path.display())]
+    #[error("{} is larger than the maximum of {limit} bytes", .path.display())]
     TooLarge { path: PathBuf, limit: u64 },
     #[error("there is no installation {0:?}")]
     NoInstallation(String),

@@ -79,7 +79,7 @@ pub async fn decorate(
     template::typed(&template).map_err(|why| Violations::one(None, "", 11, format!("the template {why}")))?;
     let size = template.to_string().len();
     if size > TEMPLATE_MAX {
-        let message = format!("the template has {size} bytes; at most {TEMPLATE_MAX} are allowed");
+        let message = format!("the template is {size} bytes; the maximum is {TEMPLATE_MAX}");
         return Err(Violations::one(None, "", 15, message));
     }
     intent.secrets.hide(&mut template)?;

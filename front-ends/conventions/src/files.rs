@@ -13,7 +13,7 @@ pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("has more than {most} bytes")));
+        return Err(io::Error::other(format!("is larger than the maximum of {most} bytes")));
     }
     Ok(bytes)
 }

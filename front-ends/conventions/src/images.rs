@@ -54,13 +54,13 @@ impl Registries {
         let reported = |error: executor_images::ImageError| error.to_string();
         let found = self.reader.read(reference).await.map_err(reported)?;
         let config: Value = serde_json::from_slice(found.configuration())
-            .map_err(|error| format!("its configuration is not JSON: {error}"))?;
+            .map_err(|error| format!("the image configuration is not JSON: {error}"))?;
         let boms = match sbom::layer(&config)? {
             None => Vec::new(),
             Some(diff_id) => {
                 let layer = self.reader.layer(&found, &diff_id, sbom::LAYER_MAX).await.map_err(reported)?;
                 let layer = layer
-                    .ok_or_else(|| format!("it has no layer {diff_id}, although its label for SBOMs refers to it"))?;
+                    .ok_or_else(|| format!("the SBOM label names layer {diff_id}, which the image does not have"))?;
                 sbom::read(&layer)?
             }
         };

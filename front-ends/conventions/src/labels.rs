@@ -15,7 +15,7 @@ fn is_label(text: &str) -> bool {
     (1..=PART_MAX).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Returns true for a label key: a name, or a prefix, a slash and a name.
+/// Returns true for a label key: `[PREFIX/]NAME`.
 pub(crate) fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_name(name),

@@ -7,7 +7,7 @@
 //! ```text
 //! config -> registration (selector, endpoint, grant)
 //! template -> secrets (values hidden) -> decorate: for each convention, in order, until nothing changes
-//!     images (pinned, SBOMs) -> context (request) -> transport -> context (answer)
+//!     images (pinned, SBOMs) -> context (request) -> transport -> context (response)
 //!     -> applied (annotation) -> privileges (against the grants) -> change (the difference)
 //! -> secrets (values put back) -> Decorated
 //! ```

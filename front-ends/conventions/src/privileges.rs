@@ -49,7 +49,6 @@ struct Holder<'a> {
 }
 
 impl Holder<'_> {
-    /// Adds a privilege that a field grants.
     fn add(&mut self, grant: Grant, field: &str, what: impl Into<String>) {
         self.insert(grant, field, what.into(), false);
     }

@@ -18,12 +18,12 @@ use crate::context::Bom;
 pub const LAYER_MAX: u64 = 32 << 20;
 /// Maximum total size of an image's SBOMs, and of the unpacked layer, in bytes.
 pub const BYTES_MAX: u64 = 32 << 20;
-/// Maximum number of SBOMs of an image, and of entries of the layer.
+/// Maximum number of SBOMs per image, and of entries in the SBOM layer.
 pub const BOMS_MAX: u64 = 1000;
 /// Label with the layer's diffID, and the metadata label, which also contains the diffID.
 const LABEL: &str = "io.buildpacks.app.sbom";
 const METADATA: &str = "io.buildpacks.lifecycle.metadata";
-/// Prefix of the name of each SBOM, before the path of its file.
+/// Prefix of an SBOM's name; the path of the file follows.
 const PREFIX: &str = "cnb-app";
 
 #[derive(Default, Deserialize)]
@@ -50,13 +50,13 @@ pub fn layer(configuration: &Value) -> Result<Option<Digest>, String> {
         (Some(diff_id), _) => Some(diff_id.to_owned()),
         (None, Some(metadata)) => {
             let metadata: Metadata = serde_json::from_str(metadata)
-                .map_err(|_| format!("its label {METADATA} is not valid lifecycle metadata in JSON"))?;
+                .map_err(|_| format!("the label {METADATA} is not valid lifecycle metadata in JSON"))?;
             let shas = [metadata.sbom, metadata.bom].into_iter().flatten().map(|layer| layer.sha);
             shas.into_iter().find(|sha| !sha.is_empty())
         }
         (None, None) => None,
     };
-    let parse = |text: String| text.parse().map_err(|bad| format!("the diffID of its SBOM layer {bad}"));
+    let parse = |text: String| text.parse().map_err(|bad| format!("the diffID of the SBOM layer {bad}"));
     named.map(parse).transpose()
 }
 
@@ -68,11 +68,11 @@ pub fn read(layer: &[u8]) -> Result<Vec<Bom>, String> {
     let reader: Box<dyn Read + '_> = match layer {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(layer)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            Box::new(StreamingDecoder::new(layer).map_err(|error| format!("its SBOM layer cannot be read: {error}"))?)
+            Box::new(StreamingDecoder::new(layer).map_err(|error| format!("the SBOM layer cannot be read: {error}"))?)
         }
         plain => Box::new(plain),
     };
-    let wrong = |error: TarError| format!("its SBOM layer cannot be read: {error}");
+    let wrong = |error: TarError| format!("the SBOM layer cannot be read: {error}");
     let limits = Limits { bytes: BYTES_MAX, file_bytes: BYTES_MAX, entries: BOMS_MAX, ..Limits::default() };
     let mut archive = Reader::new(reader, limits);
     let mut boms = Vec::new();

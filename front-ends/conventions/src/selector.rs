@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::labels::{is_key, is_value};
 use crate::violation::shown;
 
-/// Maximum number of requirements of a selector, and of values of a requirement.
+/// Maximum number of requirements per selector, and of values per requirement.
 const REQUIREMENTS_MAX: usize = 64;
 
 /// A label selector. All requirements must be fulfilled; an empty selector matches all labels.

@@ -139,7 +139,7 @@ pub(crate) fn checked(answered: &Value) -> Result<(Value, Vec<String>), String> 
     let known = document(&typed(answered)?);
     let size = known.to_string().len();
     if size > TEMPLATE_MAX {
-        return Err(format!("has {size} bytes; at most {TEMPLATE_MAX} are allowed"));
+        return Err(format!("is {size} bytes; the maximum is {TEMPLATE_MAX}"));
     }
     let unknown = changes(answered, &known).into_iter().filter(|change| change.after.is_none());
     Ok((known, unknown.map(|change| change.field).take(UNKNOWN_MAX).collect()))

@@ -24,7 +24,6 @@ pub const REQUEST_MAX: usize = 64 << 20;
 pub struct Reply {
     /// HTTP status code.
     pub status: u16,
-    /// Header `Content-Type`.
     pub content_type: Option<String>,
     pub body: Vec<u8>,
 }
@@ -62,10 +61,10 @@ impl Https {
 impl Transport for Https {
     async fn call(&self, registration: &Registration, request: Vec<u8>) -> Result<Reply, String> {
         if request.len() > REQUEST_MAX {
-            return Err(format!("the request has {} bytes; at most {REQUEST_MAX} are allowed", request.len()));
+            return Err(format!("the request is {} bytes; the maximum is {REQUEST_MAX}", request.len()));
         }
         let client = self.client(registration).await;
-        let late = |_| format!("did not answer within {} s", registration.timeout.as_secs());
+        let late = |_| format!("did not respond within {} s", registration.timeout.as_secs());
         timeout(registration.timeout, exchange(&client, registration, request)).await.map_err(late)?
     }
 }
@@ -97,10 +96,10 @@ async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
             Ok(None) => return Ok(bytes),
             Ok(Some(piece)) => bytes.extend_from_slice(&piece),
             Err(BodyError::Ended) => return Err("the connection closed before the response was complete".to_owned()),
-            Err(BodyError::Slow { .. }) => return Err("sent the response too slowly".to_owned()),
+            Err(BodyError::Slow { .. }) => return Err("the server sent the response too slowly".to_owned()),
         }
         if bytes.len() > most {
-            return Err(format!("the response has more than {most} bytes"));
+            return Err(format!("the response is larger than the maximum of {most} bytes"));
         }
     }
 }
@@ -108,7 +107,7 @@ async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
 fn reported(error: HttpError, registration: &Registration) -> String {
     match error {
         HttpError::Forbidden(why) => why.to_owned(),
-        HttpError::Slow { .. } => format!("did not answer within {} s", registration.timeout.as_secs()),
+        HttpError::Slow { .. } => format!("did not respond within {} s", registration.timeout.as_secs()),
         HttpError::Broken(why) => why,
         HttpError::Untrusted(why) => format!("is not trusted: {why}"),
         HttpError::Exhausted(error) => format!("cannot connect: {error}"),

@@ -205,7 +205,7 @@ fn decode(origin: &Origin, field: &str, key: &str, text: &str, report: &mut Repo
 fn check_size(origin: &Origin, data: &BTreeMap<String, Bytes>, report: &mut Report) {
     let size: usize = data.values().map(|value| value.bytes().len()).sum();
     if size > DATA_MAX {
-        report.refuse(origin, "", "P5", format!("has {size} bytes of data; at most {DATA_MAX} are allowed"));
+        report.refuse(origin, "", "P5", format!("has {size} bytes of data; the maximum is {DATA_MAX}"));
     }
 }
 
@@ -241,7 +241,7 @@ fn check_type(origin: &Origin, kind: &str, data: &BTreeMap<String, Bytes>, metad
             }
         }
         "kubernetes.io/basic-auth" if !data.contains_key("username") && !data.contains_key("password") => {
-            wrong("it needs the key `username` or `password`");
+            wrong("the key `username` or `password` is missing");
         }
         "kubernetes.io/ssh-auth" if data.get("ssh-privatekey").is_none_or(|key| key.bytes().is_empty()) => {
             wrong("the key `ssh-privatekey` is missing or empty");

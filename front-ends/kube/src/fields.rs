@@ -78,7 +78,12 @@ impl PodPlan {
             (None, None) => (self.template.to_owned(), field),
         };
         let separator = if own.is_empty() { "" } else { ": " };
-        report.refuse(&self.origin, path, "P1", format!("executord refuses it: {own}{separator}{description}"));
+        report.refuse(
+            &self.origin,
+            path,
+            "P1",
+            format!("executord refuses the request: {own}{separator}{description}"),
+        );
     }
 
     fn pod_path(&self, field: &str) -> String {

@@ -101,7 +101,7 @@ fn crowded(objects: &Objects, report: &mut Report) -> bool {
         total > PODS_MAX
     });
     if let Some(workload) = beyond {
-        let message = format!("creates, with the objects before it, more than {PODS_MAX} pods");
+        let message = format!("creates, with preceding objects, more than {PODS_MAX} pods");
         report.refuse(&workload.origin, "spec", "P5", message);
     }
     beyond.is_some()
@@ -232,7 +232,7 @@ impl<'a> Lowering<'a> {
                 Some(left) => self.room.bytes = left,
                 None => {
                     let message = format!(
-                        "needs, with the objects before it, more than {BYTES_MAX} bytes of files, variables and arguments"
+                        "needs, with preceding objects, more than {BYTES_MAX} bytes of files, variables and arguments"
                     );
                     self.refuse(&path, "P5", message);
                     break;

@@ -30,8 +30,8 @@ pub(crate) fn is_key(text: &str) -> bool {
         && !text.starts_with("..")
 }
 
-/// Returns true for the key of a label or an annotation: an optional prefix, which is a DNS subdomain and `/`, then a
-/// name of 1 to 63 characters of `[-._A-Za-z0-9]` with a letter or digit at both ends.
+/// Returns true for the key of a label or an annotation: `[PREFIX/]NAME`, where PREFIX is a DNS subdomain, and NAME is
+/// 1 to 63 characters of `[-._A-Za-z0-9]` with a letter or digit at both ends.
 pub(crate) fn is_qualified(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
     prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)

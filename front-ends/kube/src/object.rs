@@ -215,7 +215,7 @@ fn check_metadata(object: &Located, report: &mut Report) {
                 origin,
                 "metadata.annotations",
                 "P5",
-                format!("have {size} bytes; at most {ANNOTATIONS_MAX} are allowed"),
+                format!("is {size} bytes; the maximum is {ANNOTATIONS_MAX}"),
             );
         }
     }

@@ -60,7 +60,6 @@ impl Role {
 pub enum Hook {
     /// A program with its arguments.
     Exec(Vec<String>),
-    /// A pause.
     Sleep(Duration),
 }
 
@@ -123,14 +122,12 @@ pub struct PodPlan {
     pub id: String,
     pub namespace: String,
     pub name: String,
-    /// Kind of the workload.
     pub kind: Kind,
     pub workload: String,
     /// Replacement strategy.
     pub update: Update,
     /// True if the next pod of the workload waits until this pod is ready.
     pub in_order: bool,
-    /// Request that creates the pod.
     pub create: CreatePodRequest,
     /// Containers in start order.
     pub members: Vec<Member>,

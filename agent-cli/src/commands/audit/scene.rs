@@ -106,7 +106,7 @@ impl SearchScope {
         let mut report = search.report();
         for (role, name) in [(Role::Executord, EXECUTORD), (Role::Launcher, "executor-launcher")] {
             if !cast.iter().any(|(_, one)| *one == role) {
-                let why = "it is not in this pid namespace: run the audit in the pid namespace of executord";
+                let why = "the process is not in this pid namespace: run the audit in the pid namespace of executord";
                 report.unsearched.push(executor_residue::Unsearched { what: name.into(), why: why.into() });
             }
         }

@@ -86,7 +86,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
     text += &table.render(style);
     text += "\n  ran    while it ran, where it belongs       -   nowhere\n  \
              RAN    while it ran, where it must not be   ?   not searched, or not offered\n  \
-             LEFT   one second after the end\n\n";
+             LEFT   one second after the exit\n\n";
     let mut list = |title: &str, hits: &[Hit]| {
         if !hits.is_empty() {
             text += &format!("{}\n", style.paint(Role::Bad, title));
@@ -96,7 +96,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
             }
         }
     };
-    list("Left after the end:", &findings.left);
+    list("Left after the exit:", &findings.left);
     list("While it ran, where it must not be:", &findings.astray);
     for kind in Kind::ALL.into_iter().filter(|kind| !findings.kinds.contains(kind)) {
         text += &format!("Not offered by this daemon: {}\n", words(kind));
@@ -119,7 +119,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
 fn statement(findings: &Findings) -> String {
     let searched = findings.searched;
     let mut text = format!(
-        "Searched one second after the end: {} processes, {} files, {}",
+        "Searched one second after the exit: {} processes, {} files, {}",
         searched.processes,
         searched.files,
         bytes(searched.bytes)

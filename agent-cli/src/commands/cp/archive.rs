@@ -342,7 +342,7 @@ mod tests {
         assert_eq!((mode(&copied.join("file")), mode(&copied)), (0o666, 0o555));
         assert_eq!(fs::read_link(to.join("other/link")).unwrap(), Path::new("/etc/passwd"));
         let nameless = unpack(&packed(&from, None)[..], &place(&home.path().join("flat"), None)).unwrap();
-        assert_eq!(nameless.left_out, [": has no file name"], "there is no name to fall away");
+        assert_eq!(nameless.left_out, [": has no file name"], "an entry without a name is left out");
         for writable in [&deep, &copied] {
             fs::set_permissions(writable, PermissionsExt::from_mode(0o755)).unwrap();
         }

@@ -23,7 +23,7 @@ use crate::view::json;
 /// Maximum number of queued pieces.
 const DEPTH: usize = 4;
 /// Time limit for removing incomplete files.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Source of a copy out of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ struct Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.sender = None;
-        let _ = self.ended.recv_timeout(PATIENCE); // nothing is sent: returns when the thread exits
+        let _ = self.ended.recv_timeout(CLEANUP_TIMEOUT); // nothing is sent: returns when the thread exits
     }
 }
 

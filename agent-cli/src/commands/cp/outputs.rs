@@ -17,8 +17,10 @@ use executor_client::v1::{OutputFile, Outputs, SkippedOutput};
 use executor_client::{Error, Output};
 use tokio::time::Instant;
 
-/// Delay before the first progress message, and interval of further messages.
-const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+/// Delay before the first progress message.
+const PROGRESS_DELAY: Duration = Duration::from_secs(2);
+/// Interval of progress messages after the first.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 const NO_FILE: &str = "the output is a directory: only a single file can be written to standard output";
 
@@ -82,7 +84,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
     };
     let doing = format!("cp {id}:{}", plain(&path));
     let mut attempts = session.client.attempts();
-    let mut progress = Progress { next: Instant::now() + PROGRESS.0, talk: std::io::stderr().is_terminal() };
+    let mut progress = Progress { next: Instant::now() + PROGRESS_DELAY, talk: std::io::stderr().is_terminal() };
     loop {
         let mut sink = Sink { session, wanted, to, tree: None, current: None, left: 0, fetched: Fetched::default() };
         let error = match receive(session, (id, &path), &mut sink, &mut progress).await? {
@@ -257,7 +259,7 @@ impl Progress {
         if !self.talk || Instant::now() < self.next {
             return;
         }
-        self.next = Instant::now() + PROGRESS.1;
+        self.next = Instant::now() + PROGRESS_INTERVAL;
         let bytes: u64 = fetched.files.iter().map(|(file, _)| file.size).sum();
         session.output.note(format!("fetching: {} files, {} so far", fetched.files.len(), quantity::bytes(bytes)));
     }

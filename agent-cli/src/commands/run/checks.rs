@@ -201,7 +201,7 @@ mod tests {
         let checks = request.checks.take().unwrap();
         let one = &checks.readiness[0];
         assert_eq!((one.interval, one.timeout, one.unhealthy_threshold), (seconds(5), seconds(2), 4));
-        assert_eq!(checks.start_timeout, None, "nothing has to start");
+        assert_eq!(checks.start_timeout, None, "no startup check, so no start timeout");
         let own = vec![check("tcp:1,interval=7s,unhealthy=1").unwrap()];
         let with_own = CheckArgs { startup: vec![check("tcp:2").unwrap()], liveness: own, ..args.clone() };
         with_own.apply(&mut request).unwrap();

@@ -92,7 +92,7 @@ impl MemorySwap {
     pub(crate) fn beyond(self, memory: u64) -> Result<i64, Failure> {
         let Self::Total(total) = self else { return Ok(-1) };
         let beyond = total.checked_sub(memory).ok_or_else(|| {
-            let why = "it is the sum of memory and swap; use the value of --memory to disable swap";
+            let why = "--memory-swap is the sum of memory and swap; use the value of --memory to disable swap";
             Failure::Usage(format!("--memory-swap {total} is less than --memory {memory}: {why}"))
         })?;
         Ok(i64::try_from(beyond).unwrap_or(i64::MAX))
@@ -175,10 +175,10 @@ fn look_up(device: &mut DeviceMount, info: &v1::InfoResponse) -> Result<(), Stri
             return Ok(());
         }
         let list: Vec<String> = known.iter().map(|known| format!("{} ({})", known.name, known.path)).collect();
-        let list = if list.is_empty() { "it has no devices".to_owned() } else { format!("it has {}", list.join(", ")) };
+        let list = if list.is_empty() { "no devices".to_owned() } else { list.join(", ") };
         return Err(plain(&format!(
-            "--device {}: not a device in executord's configuration; {list}. The operator adds devices with [[devices]], or paths to \
-             device_paths of [policy]",
+            "--device {}: not a device in executord's configuration, which has {list}. The operator adds devices with \
+             [[devices]], or paths to device_paths of [policy]",
             device.name
         )));
     };
@@ -289,7 +289,7 @@ mod tests {
                 assert!(reported.contains(words), "{reported}");
             }
         }
-        assert!(looked_up("/dev/mem", &v1::InfoResponse::default()).unwrap_err().contains("it has no devices"));
+        assert!(looked_up("/dev/mem", &v1::InfoResponse::default()).unwrap_err().contains("which has no devices"));
     }
 
     #[test]

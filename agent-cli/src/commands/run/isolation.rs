@@ -285,7 +285,7 @@ fn profile(path: &std::path::Path) -> Result<String, Failure> {
     let mut text = String::new();
     file.take(PROFILE_MAX + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
     if text.len() as u64 > PROFILE_MAX {
-        return Err(wrong(format!("has more than {PROFILE_MAX} bytes")));
+        return Err(wrong(format!("is larger than the maximum of {PROFILE_MAX} bytes")));
     }
     // executord uses its own filter if the profile in a request is empty, even if other filters are not allowed.
     if text.trim().is_empty() {

@@ -425,7 +425,7 @@ mod tests {
         assert!(message.remove_when_completed);
         assert!(
             !build(&["--rm", "--", "x"]).unwrap().run().message().clone().remove_when_completed,
-            "this command does it"
+            "without --detach, agent-cli removes the container"
         );
         let line = ["--ulimit", "nproc=5", "--ulimit", "core=0", "--ulimit", "nproc=6:-1", "--", "x"];
         let ulimits = build(&line).unwrap().run().message().ulimits.clone();

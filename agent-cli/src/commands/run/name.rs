@@ -44,7 +44,7 @@ fn in_use(name: &str, earlier: &Container, now: SystemTime) -> String {
     };
     let force = if earlier.state() == State::Completed { "" } else { "-f " };
     format!(
-        "the container {name} exists: it {state}; remove it (`agent-cli rm {force}{name}`) or replace it (`run --replace`)"
+        "the container {name} exists and {state}; remove the container (`agent-cli rm {force}{name}`), or use --replace"
     )
 }
 

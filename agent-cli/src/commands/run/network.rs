@@ -51,7 +51,7 @@ pub(crate) struct NetworkArgs {
     network_alias: Vec<String>,
     /// Address of a name server; can be repeated [default: the network's name servers]
     ///
-    /// On a built-in network the container asks the network's own name server, which answers names of containers and
+    /// On a built-in network the container uses the network's own name server, which resolves names of containers and
     /// forwards other names to these servers.
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,

@@ -238,5 +238,5 @@ fn schema_defines_shared_type_once() {
     let ending = generator.subschema_for::<Ending>();
     assert_eq!(ending.to_value(), json!({ "$ref": "#/$defs/Ending" }));
     let names = schema()["$defs"].as_object().unwrap().keys().filter(|name| name.ends_with('2')).count();
-    assert_eq!(names, 0, "two types of one name");
+    assert_eq!(names, 0, "two types have the same name");
 }

@@ -141,7 +141,7 @@ fn check_id(id: &str, violations: &mut Violations) {
     match id.len() {
         0 => violations.add("volume_id", "required"),
         1..=ID_MAX => {}
-        bytes => violations.add("volume_id", format!("has {bytes} bytes; at most {ID_MAX} are allowed")),
+        bytes => violations.add("volume_id", format!("is {bytes} bytes; the maximum is {ID_MAX}")),
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<VolumeRecord>(&json).unwrap(), record);
     }
 
-    /// Rule C53: the token is not in the record, in whichever part of the request it comes.
+    /// Rule C53: the record does not contain the token, regardless of the part of the request that has the token.
     #[test]
     fn tokens_are_read() {
         let tokens = [("vault".to_owned(), "bao".to_owned())].into();
@@ -239,7 +239,7 @@ mod tests {
         assert!(refused(|request| request.target_path = "/etc/shadow".into()).contains("target_path: is not below"));
         assert!(refused(|request| request.target_path = "/var/lib/kubelet/../x".into()).contains("target_path"));
         assert!(refused(|request| request.target_path = "/var/lib/kubelet".into()).contains("target_path"));
-        assert!(refused(|request| request.volume_id = "a".repeat(300)).contains("volume_id: has 300 bytes"));
+        assert!(refused(|request| request.volume_id = "a".repeat(300)).contains("volume_id: is 300 bytes"));
         let persistent = refused(|request| drop(request.volume_context.remove("csi.storage.k8s.io/ephemeral")));
         assert!(persistent.contains("persistent volume"), "{persistent}");
         let unknown = refused(|request| drop(request.volume_context.insert("objects".into(), "hunter2".into())));

@@ -32,7 +32,6 @@ pub(crate) fn signal_number(signal: Signal) -> u32 {
     parse_signal(&name).and_then(|number| number.try_into().ok()).unwrap_or(0)
 }
 
-/// Returns the signal with a number.
 pub(crate) fn signal_of_number(number: u32) -> Signal {
     let all = (1..=65).filter_map(|value| Signal::try_from(value).ok());
     all.into_iter().find(|&signal| signal_number(signal) == number).unwrap_or(Signal::RuntimeDefault)

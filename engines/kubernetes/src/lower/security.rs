@@ -136,7 +136,10 @@ fn read_profile(path: &str, violations: &mut Violations) -> String {
     }
     let read = std::fs::metadata(file).and_then(|metadata| match metadata.len() {
         0..=PROFILE_MAX if metadata.is_file() => std::fs::read_to_string(file),
-        bytes => Err(std::io::Error::other(format!("not a file of at most {PROFILE_MAX} bytes: {bytes} bytes"))),
+        bytes => {
+            let why = format!("must be a regular file of at most {PROFILE_MAX} bytes; the size is {bytes} bytes");
+            Err(std::io::Error::other(why))
+        }
     });
     read.unwrap_or_else(|error| {
         violations.add(&field, format!("{path}: {error}"));

@@ -101,7 +101,7 @@ pub(crate) fn read(
         all.insert(container.to_owned(), ContainerSecrets { annotation: annotation.clone(), inputs });
     }
     if bytes > ALL_MAX {
-        let what = format!("annotations with secrets have {bytes} bytes; at most {ALL_MAX} are allowed");
+        let what = format!("annotations with secrets are {bytes} bytes; the maximum is {ALL_MAX}");
         violations.add("config.annotations", what);
     }
     violations.check()?;
@@ -220,7 +220,7 @@ fn misplaced_in_volume(path: &str) -> Option<String> {
         return Some("is not relative to the volume".to_owned());
     }
     if path.len() > VOLUME_PATH_MAX || path.split('/').any(|name| name.len() > NAME_MAX) {
-        return Some(format!("is too long; at most {VOLUME_PATH_MAX} bytes, {NAME_MAX} a component, are allowed"));
+        return Some(format!("is too long; the maximum is {VOLUME_PATH_MAX} bytes, and {NAME_MAX} per component"));
     }
     if path.contains(char::is_control) {
         return Some("contains a control character".to_owned());
@@ -231,7 +231,7 @@ fn misplaced_in_volume(path: &str) -> Option<String> {
 /// Returns the reason if a path is invalid for a secret file. executord and the shim check the path again.
 fn misplaced(path: &str) -> Option<String> {
     if path.len() > PATH_MAX {
-        return Some(format!("has {} bytes; at most {PATH_MAX} are allowed", path.len()));
+        return Some(format!("is {} bytes; the maximum is {PATH_MAX}", path.len()));
     }
     let Some(below) = path.strip_prefix('/') else { return Some("is not an absolute path".to_owned()) };
     if path.contains(char::is_control) {
@@ -319,10 +319,10 @@ mod tests {
             ("- {file: /a, provider: p, path: a, version: [1]}", "[0].version"),
             ("- {env: '', provider: p, path: a}", "is not a name"),
             (&many, "has 257 entries; at most 256"),
-            (&long, "bytes; at most 4095"),
+            (&long, "bytes; the maximum is 4095"),
             (&aliases, "app]"),
             (&"[".repeat(60_000), "app]"),
-            (&" ".repeat(70_000), "at most 65536"),
+            (&" ".repeat(70_000), "the maximum is 65536"),
         ] {
             let error = parsed(text).unwrap_err();
             assert!(error.contains(expected), "{expected}: {error}");
@@ -338,7 +338,7 @@ mod tests {
         }
         let large = |name: &str| (format!("{PREFIX}/{name}"), format!("[{entry}]{}", " ".repeat(60_000)));
         let five = ["a", "b", "c", "d", "e"].map(large).into();
-        assert!(read(PREFIX, &five).unwrap_err().message().contains("at most 262144"));
+        assert!(read(PREFIX, &five).unwrap_err().message().contains("the maximum is 262144"));
     }
 
     /// Random text is read or refused without a panic.

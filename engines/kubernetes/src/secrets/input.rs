@@ -18,7 +18,6 @@ use crate::failure::{self, SHOWN_MAX, Violations, quoted};
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct ContainerSecrets {
-    /// Key of the annotation.
     pub(super) annotation: String,
     pub(super) inputs: Vec<SecretInput>,
 }
@@ -70,7 +69,7 @@ pub(crate) fn check_rules<'a>(
     check_references(file, ReferenceOrigin::Annotation, namespace, references)
 }
 
-/// Checks that the rules allow references. Each reference comes with the name of its field.
+/// Checks that the rules allow references. Each reference is paired with the name of its field.
 pub(super) fn check_references<'a>(
     file: &ConfigFile,
     origin: ReferenceOrigin<'_>,
@@ -83,10 +82,10 @@ pub(super) fn check_references<'a>(
     }
     let config = file.read().map_err(|why| Status::failed_precondition(failure::shortened(why)))?;
     let (pods, rule) = match origin {
-        ReferenceOrigin::Annotation => ("pods".to_owned(), "no rule of cri.secrets covers it"),
+        ReferenceOrigin::Annotation => ("pods".to_owned(), "no rule of cri.secrets covers the path"),
         ReferenceOrigin::ServiceAccount(account) => (
             format!("pods with service account {}", quoted(account)),
-            "no rule of cri.secrets with service_accounts covers it; ask the node's operator for one",
+            "no rule of cri.secrets with service_accounts covers the path; ask the node's operator for one",
         ),
     };
     let mut violations = Violations::default();
@@ -110,7 +109,6 @@ pub(crate) struct RequestSecrets {
 
 #[derive(Clone, Debug)]
 struct RequestSecret {
-    /// Name of the field.
     field: String,
     /// Index of the mount in the kubelet's request; `None` for an annotation.
     mount: Option<usize>,

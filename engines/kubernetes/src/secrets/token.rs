@@ -1,4 +1,4 @@
-//! Tokens of pods for providers that are asked as the pod: rules C53 and G19.
+//! Tokens of pods, with which executord logs in to providers: rules C53 and G19.
 //!
 //! The kubelet sends the tokens of a pod's service account with each NodePublishVolume, and sends them again before they
 //! expire. A token is only in memory, and goes to executord with the containers that mount the volume.

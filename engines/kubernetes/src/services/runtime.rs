@@ -23,7 +23,7 @@ const RUNTIME_API: &str = "v1";
 
 /// Time limit for responses from executord in Status. The kubelet waits for 2 minutes, but the node becomes NotReady
 /// after 30 s without a good status.
-const STATUS_MAX: Duration = Duration::from_secs(5);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Runtime(pub(super) Arc<Node>);
 
@@ -295,8 +295,8 @@ impl RuntimeService for Runtime {
             let (reason, message) = problem.map(|(reason, message)| (reason.to_owned(), message)).unwrap_or_default();
             RuntimeCondition { r#type: kind.into(), status, reason, message }
         };
-        let late = |_| format!("executord has not responded within {} s", STATUS_MAX.as_secs());
-        let answer_of_info = timeout(STATUS_MAX, self.0.client.info()).await;
+        let late = |_| format!("executord has not responded within {} s", STATUS_TIMEOUT.as_secs());
+        let answer_of_info = timeout(STATUS_TIMEOUT, self.0.client.info()).await;
         let runtime = match answer_of_info.map_err(late).and_then(|info| info.map_err(|error| error.to_string())) {
             Ok(info) if info.launcher_connected => None,
             Ok(_) => Some(("LauncherMissing", "no launcher is connected to executord".to_owned())),
@@ -304,7 +304,7 @@ impl RuntimeService for Runtime {
         };
         let network = match &runtime {
             Some((reason, message)) => Some((*reason, message.clone())),
-            None => match timeout(STATUS_MAX, self.0.client.networks(&[]))
+            None => match timeout(STATUS_TIMEOUT, self.0.client.networks(&[]))
                 .await
                 .map_err(late)
                 .and_then(|networks| networks.map_err(|error| error.to_string()))

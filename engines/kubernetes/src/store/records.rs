@@ -12,7 +12,6 @@ use crate::secrets::ContainerSecrets;
 #[serde(default)]
 pub(crate) struct SandboxRecord {
     pub(crate) id: String,
-    /// Request.
     pub(crate) config: PodSandboxConfig,
     pub(crate) runtime_handler: String,
     /// References to secrets by the names of containers, from the annotations of the request.

@@ -85,7 +85,7 @@ impl Changes {
             };
             let is_whole = found == self.directory;
             match inotify::add_watch(&self.watches, found, if is_whole { records } else { above }) {
-                Err(Errno::NOENT | Errno::NOTDIR) => continue, // removed meanwhile
+                Err(Errno::NOENT | Errno::NOTDIR) => continue, // removed concurrently
                 added => added?,
             };
             // If the directory was created before its parent was watched, try again to watch the directory itself.

@@ -99,7 +99,7 @@ impl<'a> Work<'a> {
     pub(crate) fn new(global: &'a Global, store: &StoreArgs) -> Result<Self, Failure> {
         if global.local {
             return Err(Failure::Usage(
-                "--local is not supported here: its executord stops with the command, but installations must keep running"
+                "--local is not supported here: the private executord would stop the pods when the command exits"
                     .to_owned(),
             ));
         }

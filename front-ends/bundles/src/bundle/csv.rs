@@ -55,7 +55,6 @@ pub struct Csv {
     pub owned: Vec<OwnedDefinition>,
     /// Service accounts that the operator's permissions name.
     pub service_accounts: BTreeSet<String>,
-    /// Supported install modes.
     pub install_modes: Vec<String>,
     /// Images that the operator uses.
     pub related_images: Vec<String>,

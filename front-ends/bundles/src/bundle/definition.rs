@@ -142,7 +142,7 @@ fn check_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
                 wrong(format!("{path}.deprecationWarning is set, but the version is not deprecated"));
             }
             Some(reported) if reported.is_empty() || reported.len() > 256 => {
-                wrong(format!("{path}.deprecationWarning must have 1 to 256 bytes; it has {}", reported.len()));
+                wrong(format!("{path}.deprecationWarning is {} bytes; it must be 1 to 256 bytes", reported.len()));
             }
             _ => {}
         }

@@ -12,7 +12,7 @@ fn is_name(value: &str) -> bool {
     value.bytes().all(inner) && value.starts_with(end) && value.ends_with(end)
 }
 
-/// Returns true for a qualified name: a name after an optional prefix, which is a DNS subdomain and `/`.
+/// Returns true for a qualified name of Kubernetes: `[PREFIX/]NAME`, where PREFIX is a DNS subdomain.
 pub(super) fn is_qualified(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     prefix.is_none_or(is_subdomain) && (1..=63).contains(&name.len()) && is_name(name)

@@ -12,7 +12,6 @@ const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 100, nodes: 1_000_000, c
 /// A Kubernetes object. The type does not implement `Debug`, because the object may be a Secret.
 #[derive(Clone)]
 pub struct Object {
-    /// File in the bundle.
     pub file: String,
     /// First line of the object, from 1.
     pub line: usize,

@@ -4,7 +4,6 @@ use super::{Bundle, Format, MANIFESTS, object};
 use crate::fault::Faults;
 use crate::source::Files;
 
-/// Reads a plain bundle.
 pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let mut faults = Faults::default();
     if !files.has_directory(MANIFESTS) {

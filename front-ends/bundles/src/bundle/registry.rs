@@ -225,7 +225,7 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
         }
     }
     if size > 256 << 10 {
-        wrong(format!("annotations has {size} bytes; at most {} are allowed", 256 << 10));
+        wrong(format!("annotations is {size} bytes; the maximum is {}", 256 << 10));
     }
     for (key, value) in map(&object.node, &["metadata", "labels"]) {
         if !is_qualified(key) {

@@ -274,8 +274,10 @@ impl From<BundleFields> for BundleBlob {
         match &packages[..] {
             [package] => {
                 if package.package_name != bundle.package {
-                    faults
-                        .push(("C6", format!("its olm.package property names the package {:?}", package.package_name)));
+                    faults.push((
+                        "C6",
+                        format!("the property olm.package names another package, {:?}", package.package_name),
+                    ));
                 }
                 match range::version(&package.version) {
                     Ok(version) => {

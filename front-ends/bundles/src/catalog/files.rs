@@ -27,7 +27,7 @@ pub enum FilesError {
     Pattern { path: PathBuf, why: String },
     #[error("{} is neither a file nor a directory", .0.display())]
     Kind(PathBuf),
-    #[error("{} is a symbolic link to a path outside the catalog", .0.display())]
+    #[error("{} is a symbolic link that escapes the catalog", .0.display())]
     Link(PathBuf),
     #[error("{} has more than {FILES_MAX} files, or directories nested more than {DEPTH_MAX} levels deep", .0.display())]
     TooMany(PathBuf),

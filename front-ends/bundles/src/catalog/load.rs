@@ -30,7 +30,6 @@ const DOCUMENTS_MAX: usize = 500_000;
 /// Location of an object in the files of a catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Index of the file.
     pub file: usize,
     pub form: Form,
     /// Offset of the first byte.

@@ -14,7 +14,6 @@ use crate::range::Range;
 
 #[derive(Debug, Default)]
 pub struct Catalog {
-    /// Packages by name.
     pub packages: BTreeMap<String, Package>,
     /// Number of objects of each schema.
     pub schemas: BTreeMap<String, usize>,
@@ -29,9 +28,7 @@ pub struct Package {
     pub description: String,
     /// Name of the channel that is used by default.
     pub default_channel: String,
-    /// Channels by name.
     pub channels: BTreeMap<String, Channel>,
-    /// Bundles by name.
     pub bundles: BTreeMap<String, Bundle>,
     /// Deprecation message, if the package is deprecated.
     pub deprecation: Option<String>,

@@ -26,7 +26,7 @@ pub struct Document {
 pub enum SplitError {
     #[error("cannot be read")]
     Read(#[source] io::Error),
-    #[error("line {line}: the document that begins here has more than {DOCUMENT_MAX} bytes")]
+    #[error("line {line}: the document that begins here is larger than the maximum of {DOCUMENT_MAX} bytes")]
     TooLarge { line: u64 },
     #[error("line {line}: only a comment may follow `---`")]
     Separator { line: u64 },
@@ -114,7 +114,7 @@ impl<R: Read> Documents<R> {
         }
     }
 
-    /// Returns the next document; `None` at the end.
+    /// Returns the next document; `None` at the end of the stream.
     ///
     /// # Errors
     /// Returns an error if the stream cannot be read, or if a document is too large or incomplete.

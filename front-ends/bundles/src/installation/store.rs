@@ -120,11 +120,11 @@ impl Store {
         file.take(RECORD_MAX + 1).read_to_end(&mut bytes).map_err(failed(&path, "read"))?;
         let broken = |why: String| StoreError::Broken { path: path.clone(), why };
         if bytes.len() as u64 > RECORD_MAX {
-            return Err(broken(format!("it has more than {RECORD_MAX} bytes")));
+            return Err(broken(format!("the record is larger than the maximum of {RECORD_MAX} bytes")));
         }
         let found: Installation = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
         if found.name != name {
-            return Err(broken(format!("it belongs to {:?}", found.name)));
+            return Err(broken(format!("the record belongs to the installation {:?}", found.name)));
         }
         Ok(Some(found))
     }

@@ -46,7 +46,6 @@ pub fn visit(path: &Path) -> Result<ArchiveVisitor, SourceError> {
 /// An archive, decompressed if needed.
 pub(super) type Archive = Reader<Box<dyn Read>>;
 
-/// Opens the archive in a file.
 pub(super) fn open(path: &Path) -> Result<Archive, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     from_file(File::open(path).map_err(failed)?).map_err(failed)

@@ -26,7 +26,7 @@ use super::{Sink, Source, SourceError, name_within};
 pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
     let wrong = |why: &str| SourceError::Wrong(format!("git:{text}: {why}; write git:REPOSITORY@COMMIT[#DIRECTORY]"));
     let (rest, directory) = text.split_once('#').unwrap_or((text, ""));
-    let (repository, commit) = rest.rsplit_once('@').ok_or_else(|| wrong("it has no commit"))?;
+    let (repository, commit) = rest.rsplit_once('@').ok_or_else(|| wrong("the commit is missing"))?;
     if !is_commit(commit) {
         return Err(wrong("the commit must have all of its 40 or 64 hexadecimal digits, in lower case"));
     }

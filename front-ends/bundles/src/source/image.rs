@@ -110,7 +110,10 @@ fn document(path: &Path) -> Result<Vec<u8>, SourceError> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(DOCUMENT_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
     if bytes.len() as u64 > DOCUMENT_MAX {
-        return Err(SourceError::Image(format!("{} has more than {DOCUMENT_MAX} bytes", path.display())));
+        return Err(SourceError::Image(format!(
+            "{} is larger than the maximum of {DOCUMENT_MAX} bytes",
+            path.display()
+        )));
     }
     Ok(bytes)
 }

@@ -33,7 +33,7 @@ pub(crate) enum Begun {
 /// Actions that are ready to run.
 pub(crate) struct Planned {
     plan: Result<Plan, Failure>,
-    /// Claims directory and installation whose records are removed at the end, regardless of the outcome.
+    /// Claims directory and installation whose records are removed after the action, regardless of the outcome.
     remove: Option<(PathBuf, String)>,
 }
 

@@ -45,7 +45,7 @@ impl Program for Cli {
         ("0-255", "install, upgrade, uninstall, invoke: as the run tool; other commands: 0 when done"),
         ("1", "validate: the bundle is not valid"),
         ("125", "an error of agent-cli or executord, bad usage, a lost container"),
-        ("128+N", "signal N ended the run tool, or this program"),
+        ("128+N", "signal N killed the run tool, or this program"),
         ("141", "the output was closed by its reader (| head)"),
     ];
 

@@ -68,12 +68,12 @@ pub(crate) fn evaluate(container: &Container) -> (Status, String) {
     let said =
         result.and_then(|result| result.failure.as_ref()).map(|failure| failure.message.clone()).unwrap_or_default();
     if result.is_some_and(|result| result.oom_killed) {
-        return (Status::Failed, "its memory limit was reached".into());
+        return (Status::Failed, "the run tool reached the memory limit".into());
     }
     let stopped = result.is_some_and(|result| result.stopped);
     match Outcome::new(result) {
         Outcome::Exited(0) if !stopped => (Status::Succeeded, String::new()),
-        Outcome::Exited(_) | Outcome::Signaled(_) if stopped => (Status::Canceled, "it was stopped".into()),
+        Outcome::Exited(_) | Outcome::Signaled(_) if stopped => (Status::Canceled, "the run tool was stopped".into()),
         Outcome::Exited(code) => (Status::Failed, format!("the run tool exited with {code}")),
         Outcome::Signaled(signal) => {
             (Status::Failed, format!("the run tool was killed by {}", executor_cli_kit::signals::name(signal)))
@@ -142,7 +142,9 @@ async fn fetch(session: &Session, id: &str) -> Result<Files, Error> {
             Output::Data(data) => {
                 total += data.len() as u64;
                 if total > OUTPUT_MAX {
-                    return Err(Error::Argument(format!("the outputs have more than {OUTPUT_MAX} bytes")));
+                    return Err(Error::Argument(format!(
+                        "the outputs are larger than the maximum of {OUTPUT_MAX} bytes"
+                    )));
                 }
                 if let Some(content) = current.as_ref().and_then(|path| files.0.get_mut(path)) {
                     content.extend_from_slice(&data);

@@ -15,7 +15,7 @@ pub(crate) enum CnabError {
     Wrong { what: String, violations: Violations },
     #[error("cannot read {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{} has more than {limit} bytes", .path.display())]
+    #[error("{} is larger than the maximum of {limit} bytes", .path.display())]
     TooLarge { path: PathBuf, limit: u64 },
     #[error("{}", .path.display())]
     Archive { path: PathBuf, source: ArchiveError },

@@ -77,8 +77,8 @@ async fn use_verified_replacement(
     }
     if !is_on_disk(reference) {
         return Err(CnabError::Image(format!(
-            "{reference} cannot be verified against the bundle's contentDigest; --insecure-ignore-digest runs it \
-             anyway"
+            "{reference} cannot be verified against the bundle's contentDigest; --insecure-ignore-digest runs the \
+             image anyway"
         ))
         .into());
     }

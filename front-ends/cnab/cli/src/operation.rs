@@ -75,7 +75,9 @@ impl Operation {
             .read_to_end(&mut bytes)
             .map_err(|error| CnabError::Driver(format!("cannot read the operation from standard input: {error}")))?;
         if bytes.len() as u64 > OPERATION_MAX {
-            return Err(CnabError::Driver(format!("the operation has more than {OPERATION_MAX} bytes")));
+            return Err(CnabError::Driver(format!(
+                "the operation is larger than the maximum of {OPERATION_MAX} bytes"
+            )));
         }
         // The parser's message may quote a secret value.
         let operation: Self = serde_json::from_slice(&bytes).map_err(|error| {

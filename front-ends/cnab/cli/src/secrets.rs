@@ -47,7 +47,7 @@ fn one(source: &Source) -> Result<Secret, String> {
 /// Runs a program without a shell. The command is split at spaces, as in cnab-go.
 fn command(line: &str) -> Result<Secret, String> {
     let mut words = line.split_whitespace();
-    let program = words.next().ok_or("its command is empty")?;
+    let program = words.next().ok_or("the command is empty")?;
     let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
     let mut child =
         Command::new(program).args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
@@ -72,9 +72,9 @@ fn bounded(reader: impl Read) -> Result<Secret, String> {
     // Allocate the maximum size: a growing buffer would leave copies of the secret in memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(CREDENTIAL_MAX + 1));
     let read = reader.take(CREDENTIAL_MAX as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| format!("cannot be read: {error}"))?;
+    read.map_err(|error| format!("cannot read the value: {error}"))?;
     if bytes.len() > CREDENTIAL_MAX {
-        return Err(format!("has more than {CREDENTIAL_MAX} bytes"));
+        return Err(format!("the value is larger than the maximum of {CREDENTIAL_MAX} bytes"));
     }
     Ok(Secret::new(bytes.to_vec()))
 }
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// The standard error of a program is not part of the value or of an error message.
+    /// Neither values nor error messages contain the standard error of a program.
     #[test]
     fn only_standard_output_counts() {
         let dir = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ mod tests {
         let error = run("3").unwrap_err();
         assert!(error.contains('3') && !error.contains("canary"), "{error}");
         assert!(command("/nonexistent/x").unwrap_err().contains("/nonexistent/x"));
-        assert!(command("cat /dev/zero").unwrap_err().contains("more than"));
+        assert!(command("cat /dev/zero").unwrap_err().contains("is larger than"));
         assert!(command(" ").is_err());
     }
 }

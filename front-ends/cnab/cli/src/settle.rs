@@ -77,7 +77,7 @@ fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
     let (status, message) = if last.is_some_and(|result| result.status == Status::Running) {
         (Status::Unknown, "the container no longer exists, and its result is unknown")
     } else {
-        (Status::Failed, "agent-cli ended before the container was created")
+        (Status::Failed, "agent-cli exited before the container was created")
     };
     let result = ClaimResult::new(&unfinished.claim, last, status, SystemTime::now())?.saying(message);
     Ok(store.save_result(&result)?)

@@ -32,7 +32,6 @@ pub struct Maintainer {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
-    /// Reference of the image.
     pub image: String,
     /// Type of the image; `oci` if empty (rule 26).
     #[serde(default)]

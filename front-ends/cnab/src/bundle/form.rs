@@ -14,7 +14,7 @@ pub(super) fn check(value: &Value) -> Violations {
     let validator = FORM.get_or_init(|| {
         let schema = serde_json::from_str(include_str!("schema.json")).unwrap_or(Value::Bool(false));
         #[allow(clippy::expect_used)] // the schema is a constant, and every test uses it
-        jsonschema::draft7::new(&schema).expect("the schema of bundles is one")
+        jsonschema::draft7::new(&schema).expect("the schema of bundles is a JSON Schema")
     });
     let mut wrong = Violations::default();
     for error in validator.iter_errors(value) {

@@ -54,7 +54,7 @@ impl Program for Cli {
     const STATUSES: &'static [(&'static str, &'static str)] = &[
         ("0", "done"),
         ("125", "a file, a registration, an image or a convention is at fault; nothing was decorated in part"),
-        ("128+N", "signal N ended the program"),
+        ("128+N", "signal N killed the program"),
         ("141", "the output was closed by its reader (| head)"),
     ];
 

@@ -10,7 +10,7 @@ use executor_conventions::violation::Violations;
 pub(crate) enum ConventionError {
     #[error("cannot read {}", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{} has more than {limit} bytes", .path.display())]
+    #[error("{} is larger than the maximum of {limit} bytes", .path.display())]
     TooLarge { path: PathBuf, limit: u64 },
     #[error("the files have more than {limit} documents")]
     TooMany { limit: usize },

@@ -245,7 +245,7 @@ async fn rule_15_a_template_is_bounded() {
     let mut large = app();
     large["metadata"]["annotations"] = json!({"x": "x".repeat(template::TEMPLATE_MAX)});
     let world = World::default().convention("a", "", nothing);
-    assert!(world.refused(&large).await.contains("at most 2097152"));
+    assert!(world.refused(&large).await.contains("the maximum is 2097152"));
     let blow: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         template["metadata"]["annotations"] = json!({"x": "x".repeat(template::TEMPLATE_MAX)});
         Vec::new()

@@ -134,8 +134,8 @@ async fn rule_6_labelled_layer_contains_boms() {
 async fn rule_6_unreadable_boms_fail() {
     let bills = layer(&[(SYFT, b"{}")]);
     for (labels, why) in [
-        (json!({"io.buildpacks.app.sbom": DIGEST}), "it has no layer sha256:0123"),
-        (json!({"io.buildpacks.app.sbom": "sha256:x"}), "the diffID of its SBOM layer has 1 hexadecimal digits"),
+        (json!({"io.buildpacks.app.sbom": DIGEST}), "the SBOM label names layer sha256:0123"),
+        (json!({"io.buildpacks.app.sbom": "sha256:x"}), "the diffID of the SBOM layer has 1 hexadecimal digits"),
         (json!({"io.buildpacks.lifecycle.metadata": "canary"}), "is not valid lifecycle metadata in JSON"),
     ] {
         let dir = tempfile::tempdir().unwrap();

@@ -50,11 +50,11 @@ impl Change {
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Replace(reason) => reason.clone(),
-            Self::Complete => "some of its containers are missing".into(),
+            Self::Complete => "some containers of the pod are missing".into(),
             Self::Rotate(names) => format!("files of {}", names.join(", ")),
-            Self::Ask => "its secrets are compared when it is played".into(),
-            Self::Left => "it has changed, but is only replaced after it is removed manually (OnDelete)".into(),
-            Self::Remove => "no file contains it".into(),
+            Self::Ask => "play compares the pod's secrets".into(),
+            Self::Left => "the pod has changed, but is only replaced after manual removal (OnDelete)".into(),
+            Self::Remove => "no file contains the pod".into(),
             Self::Create | Self::Nothing => String::new(),
         }
     }
@@ -88,26 +88,26 @@ fn one(
         return Err(KubeError::Other(plan.id.clone(), known.play().to_owned()));
     }
     if replace {
-        return Ok(Change::Replace("it was requested (--replace)".into()));
+        return Ok(Change::Replace("--replace was given".into()));
     }
     if known.digest() != plan.digest {
         return Ok(match plan.update {
             Update::OnDelete => Change::Left,
-            Update::Rolling | Update::Recreate => Change::Replace("its template has changed".into()),
+            Update::Rolling | Update::Recreate => Change::Replace("the pod template has changed".into()),
         });
     }
     let broken = |container: &&Container| role(container) == "init" && failed(container);
     if known.members.iter().any(|container| broken(&container)) {
-        return Ok(Change::Replace("one of its init containers failed".into()));
+        return Ok(Change::Replace("an init container failed".into()));
     }
     let ended = !known.is_alive() && known.phase() != "Succeeded";
     if ended || (plan.job.is_some() && known.phase() == "Failed") {
-        return Ok(Change::Replace("it has exited".into()));
+        return Ok(Change::Replace("the pod has exited".into()));
     }
     let (mut rotated, mut ask) = (Vec::new(), false);
     for member in &plan.members {
         let Some(container) = known.member(&member.request.id) else {
-            return Ok(if known.is_alive() { Change::Complete } else { Change::Replace("it has exited".into()) });
+            return Ok(if known.is_alive() { Change::Complete } else { Change::Replace("the pod has exited".into()) });
         };
         match memory.compare(&created_at(container), member) {
             Some(changed) if changed.environment => {

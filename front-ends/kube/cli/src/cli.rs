@@ -44,7 +44,7 @@ impl Program for Cli {
         ("0", "done"),
         ("1", "diff: play would change something"),
         ("125", "an error of agent-cli or executord, bad usage, a file that is not valid, a pod or a job that failed"),
-        ("128+N", "signal N ended this program"),
+        ("128+N", "signal N killed this program"),
         ("141", "the output was closed by its reader (| head)"),
     ];
 

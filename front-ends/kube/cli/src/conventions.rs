@@ -33,7 +33,7 @@ pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &m
                 for step in &decorated.steps {
                     for field in &step.ignored {
                         let message =
-                            format!("convention {} sets it, but the field is unknown and was dropped", step.convention);
+                            format!("convention {} sets this field, which is unknown and was dropped", step.convention);
                         report.warn(&workload.origin, workload.path(field), RULE, message);
                     }
                 }

@@ -35,9 +35,11 @@ pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option
             Executed::Exit(exit) => {
                 return Ok(match exit.status {
                     Some(exit_status::Status::Code(0)) => None,
-                    Some(exit_status::Status::Code(code)) => Some(format!("it exited with {code}")),
-                    Some(exit_status::Status::Signal(signal)) => Some(format!("it was killed by signal {signal}")),
-                    None => Some("its exit status is unknown".into()),
+                    Some(exit_status::Status::Code(code)) => Some(format!("the hook exited with {code}")),
+                    Some(exit_status::Status::Signal(signal)) => {
+                        Some(format!("the hook was killed by signal {signal}"))
+                    }
+                    None => Some("the hook's exit status is unknown".into()),
                 });
             }
             Executed::Failed(failure) => return Ok(Some(failure.message)),
@@ -51,6 +53,6 @@ pub(crate) async fn run_within(client: &Client, id: &str, hook: &Hook, time: Dur
     match tokio::time::timeout(time, run(client, id, hook)).await {
         Ok(Ok(failed)) => failed,
         Ok(Err(failure)) => Some(failure.describe()),
-        Err(_) => Some(format!("it took longer than {} s", time.as_secs())),
+        Err(_) => Some(format!("the hook took longer than {} s", time.as_secs())),
     }
 }

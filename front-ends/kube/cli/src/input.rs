@@ -23,7 +23,6 @@ const FILES_MAX: usize = 10_000;
 
 /// The input files and their options.
 pub(crate) struct Input {
-    /// Name of the play.
     pub(crate) play: String,
     files: Vec<(String, Zeroizing<String>)>,
     args: FilesArgs,
@@ -126,7 +125,7 @@ pub(crate) fn name_of(path: &Path) -> Result<String, KubeError> {
     let name = whole.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     play_name(&name).map_err(|message| KubeError::Input {
         path: path.to_owned(),
-        message: format!("its name is not a valid name of a play, which {message}: choose one with --name"),
+        message: format!("the file name is not a valid play name, which {message}: choose a name with --name"),
     })
 }
 
@@ -157,8 +156,10 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, KubeError> {
 
 fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
     let failed = |source| KubeError::Read { path: path.to_owned(), source };
-    let too_large =
-        || KubeError::Input { path: path.to_owned(), message: format!("the files have more than {INPUT_MAX} bytes") };
+    let too_large = || KubeError::Input {
+        path: path.to_owned(),
+        message: format!("the files are larger than {INPUT_MAX} bytes together"),
+    };
     let mut bytes = Zeroizing::new(Vec::new());
     if path == Path::new("-") {
         fill(&mut io::stdin().lock(), room, &mut bytes).map_err(failed)?;

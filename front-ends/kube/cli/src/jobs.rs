@@ -13,9 +13,10 @@ use crate::known::Context;
 use crate::playing::{Playing, is_job};
 use crate::{pod, view};
 
-/// First and maximum pause before a failed pod is created again.
-const PAUSE_FIRST: Duration = Duration::from_secs(10);
-const PAUSE_LONGEST: Duration = Duration::from_secs(600);
+/// Delay before a failed pod is created again for the first time. Each further failure doubles the delay.
+const RETRY_DELAY_MIN: Duration = Duration::from_secs(10);
+/// Maximum delay before a failed pod is created again.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(600);
 
 /// The pods of one job, with the change of each pod.
 pub(crate) struct JobPods {
@@ -100,7 +101,7 @@ pub(crate) async fn perform(
             let why = if late { "DeadlineExceeded" } else { "BackoffLimitExceeded" };
             return Ok((done, Some(failed(format!("{why}: {message}")))));
         }
-        let pause = PAUSE_FIRST.saturating_mul(1 << (failures - 1).min(10)).min(PAUSE_LONGEST);
+        let pause = RETRY_DELAY_MIN.saturating_mul(1 << (failures - 1).min(10)).min(RETRY_DELAY_MAX);
         playing.context.progress(format!("{}: retry in {} s", pod::shown(&plan), pause.as_secs()));
         sleep(pause).await;
         pod::remove(&playing.context, &plan.id, None).await?;

@@ -130,7 +130,7 @@ pub(crate) fn ended(container: &Container) -> String {
 pub(crate) fn end_reason(container: &Container) -> String {
     let result = container.result.as_ref();
     let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);
-    // The OOM killer may have killed another process, so check whether SIGKILL ended the main process.
+    // The OOM killer may have killed another process, so check whether SIGKILL killed the main process.
     let is_killed = Outcome::new(result).status() == after_signal(SIGKILL);
     match status {
         _ if is_killed && result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),

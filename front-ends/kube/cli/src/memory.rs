@@ -33,7 +33,6 @@ struct Kept {
 /// Properties of a ConfigMap or Secret that must not change (P10).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Played {
-    /// Type of a Secret.
     secret_type: Option<String>,
     /// Keyed digest of immutable data.
     immutable: Option<String>,
@@ -251,7 +250,7 @@ mod tests {
     #[tokio::test]
     async fn p13_memory_has_digests_without_values() {
         let dir = tempfile::tempdir().unwrap();
-        let never = || panic!("nobody has it");
+        let never = || panic!("the memory of the play is locked");
         let mut memory = Memory::open_in(dir.path(), "p", never).await.unwrap();
         memory.remember("then", &member("canary-of-a-variable")).unwrap();
         drop(memory);
@@ -280,12 +279,12 @@ mod tests {
         let frozen = "stringData: {a: canary-1}\nimmutable: true";
         let map = "data: {a: b}";
         let dir = tempfile::tempdir().unwrap();
-        let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
+        let mut memory = Memory::open_in(dir.path(), "p", || panic!("the memory of the play is locked")).await.unwrap();
         memory.check(&configs(frozen, map)).unwrap();
         memory.store(&configs(frozen, map)).unwrap();
         drop(memory);
         assert!(!fs::read_to_string(dir.path().join("p.json")).unwrap().contains("canary"));
-        let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
+        let mut memory = Memory::open_in(dir.path(), "p", || panic!("the memory of the play is locked")).await.unwrap();
         for (secret, map, wrong) in [
             (frozen, map, None),
             (frozen, "data: {a: c}", None),
@@ -310,8 +309,8 @@ mod tests {
     #[tokio::test]
     async fn p64_commands_of_one_play_are_serialized() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
-        Memory::open_in(dir.path(), "other", || panic!("nobody has that one")).await.unwrap();
+        let first = Memory::open_in(dir.path(), "p", || panic!("the memory of the play is locked")).await.unwrap();
+        Memory::open_in(dir.path(), "other", || panic!("the memory of the other play is locked")).await.unwrap();
         let (reported, waits) = tokio::sync::oneshot::channel();
         let path = dir.path().to_owned();
         let second =

@@ -29,7 +29,7 @@ impl Playing<'_> {
     pub(crate) async fn prune(&mut self, play: &str, plan: &Plan) -> Result<(), Failure> {
         let ids: Vec<String> = superfluous(play, plan, &self.known).map(|pod| pod.pod.id.clone()).collect();
         for id in ids {
-            self.context.progress(format!("{id}: removed, because no file contains it"));
+            self.context.progress(format!("{id}: removed, because no file contains the pod"));
             self.remove(&id).await?;
         }
         Ok(())
@@ -196,7 +196,7 @@ impl Playing<'_> {
             Ok(_) => Ok(None),
             // If the directory exists in the image, its files are mounted one by one and cannot be replaced.
             Err(error) if error.code() == Some(Code::FailedPrecondition) => {
-                Ok(Some(format!("its files cannot be replaced in place: {error}")))
+                Ok(Some(format!("files cannot be replaced in place: {error}")))
             }
             Err(error) => Err(error).doing(&format!("replace the files of {}", container.id)),
         }

@@ -21,9 +21,9 @@ use crate::known::{Context, container_name, ended, failed, label, members, role}
 /// Poll interval for the state of a pod.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Minimum grace period after a preStop hook (P31).
-const GRACE_LEAST: Duration = Duration::from_secs(2);
+const GRACE_PERIOD_MIN: Duration = Duration::from_secs(2);
 /// Grace period of a container if its own grace period is unknown.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE_PERIOD_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Creates a pod and starts the containers that do not exist yet. Returns after the main containers were started.
 /// `unsure` has the containers whose postStart hook may not have run; the hook runs again, because Kubernetes
@@ -151,7 +151,7 @@ pub(crate) async fn finish(context: &Context, plan: &PodPlan) -> Result<Option<S
         }
     }
     let all = members(&context.client, &plan.id).await?;
-    stop_members(context, &all, Some("sidecar"), Instant::now() + GRACE, None).await?;
+    stop_members(context, &all, Some("sidecar"), Instant::now() + GRACE_PERIOD_DEFAULT, None).await?;
     Ok(failure)
 }
 
@@ -163,7 +163,7 @@ pub(crate) async fn remove(context: &Context, id: &str, grace: Option<Duration>)
         .filter_map(|member| member.spec.as_ref()?.grace_period)
         .filter_map(|grace| Duration::try_from(grace).ok())
         .max();
-    let deadline = Instant::now() + grace.or(own).unwrap_or(GRACE);
+    let deadline = Instant::now() + grace.or(own).unwrap_or(GRACE_PERIOD_DEFAULT);
     stop_members(context, &all, None, deadline, grace).await?;
     match context.client.pods().delete(id, true).await {
         Err(error) if error.code() == Some(Code::NotFound) => Ok(()),
@@ -211,7 +211,7 @@ async fn stop(
     {
         context.progress(format!("{id}: preStop hook failed: {}", plain(&message)));
     }
-    let least = grace.map_or(GRACE_LEAST, |grace| grace.min(GRACE_LEAST));
+    let least = grace.map_or(GRACE_PERIOD_MIN, |grace| grace.min(GRACE_PERIOD_MIN));
     let gone = |code: Option<Code>| matches!(code, Some(Code::NotFound));
     match context.client.stop(id, Some(left().max(least))).await {
         Err(error) if gone(error.code()) => return Ok(()),
@@ -292,8 +292,8 @@ pub(crate) async fn within<T>(
         Ok(result) => result,
         Err(_) => {
             let all = members(&context.client, &plan.id).await?;
-            stop_members(context, &all, None, Instant::now() + GRACE, None).await?;
-            let message = format!("DeadlineExceeded: it took longer than {} s", deadline.as_secs());
+            stop_members(context, &all, None, Instant::now() + GRACE_PERIOD_DEFAULT, None).await?;
+            let message = format!("DeadlineExceeded: the pod took longer than {} s", deadline.as_secs());
             Err(KubeError::Pod { pod: shown(plan), message }.into())
         }
     }

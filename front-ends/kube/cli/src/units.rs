@@ -93,7 +93,7 @@ fn absolute(path: &Path) -> Result<String, KubeError> {
     let whole: PathBuf = path.canonicalize().map_err(|source| KubeError::Read { path: path.to_owned(), source })?;
     match whole.to_str() {
         Some(text) if !text.contains('\n') => Ok(text.to_owned()),
-        _ => Err(KubeError::Input { path: path.to_owned(), message: "its path must be a single line of UTF-8".into() }),
+        _ => Err(KubeError::Input { path: path.to_owned(), message: "the path must be a single line of UTF-8".into() }),
     }
 }
 

@@ -237,7 +237,11 @@ impl<'a> Lowering<'a> {
         for (place, word) in words {
             let expanded = environment.expand(word);
             if expanded.text.contains('\0') || expanded.text.len() >= VALUE_MAX {
-                self.refuse(&place, "P21", format!("has a NUL or more than {} bytes", VALUE_MAX - 1));
+                self.refuse(
+                    &place,
+                    "P21",
+                    format!("has a NUL or is larger than the maximum of {} bytes", VALUE_MAX - 1),
+                );
             }
             if public.is_empty() && !command.is_empty() {
                 if expanded.secret {
@@ -277,7 +281,7 @@ impl<'a> Lowering<'a> {
             public.iter().map(String::len).chain(secret.iter().map(|(_, value)| value.len())).map(|len| len + 1);
         let words: usize = values.chain(arguments).sum();
         if words > WORDS_MAX {
-            let message = format!("has {words} bytes of variables and arguments; at most {WORDS_MAX} are allowed");
+            let message = format!("has {words} bytes of variables and arguments; the maximum is {WORDS_MAX}");
             self.refuse(&format!("{at}.env"), "P21", message);
         }
         run.args = public;
@@ -444,7 +448,11 @@ impl<'a> Lowering<'a> {
     /// Returns the value of a variable, which must be UTF-8 without NUL and within the kernel's limit.
     fn value(&mut self, at: &str, what: &str, bytes: &[u8]) -> Option<Zeroizing<String>> {
         if bytes.contains(&0) || bytes.len() >= VALUE_MAX {
-            self.refuse(at, "P21", format!("{what} has a NUL or more than {} bytes", VALUE_MAX - 1));
+            self.refuse(
+                at,
+                "P21",
+                format!("{what} has a NUL or is larger than the maximum of {} bytes", VALUE_MAX - 1),
+            );
             return None;
         }
         match String::from_utf8(bytes.to_vec()) {

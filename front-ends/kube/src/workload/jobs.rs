@@ -9,7 +9,7 @@ use crate::job::{CronSpec, JobRun, Schedule};
 use crate::located::Located;
 use crate::report::Report;
 
-/// Maximum length of the name of a CronJob.
+/// Maximum length of the name of a CronJob, in bytes.
 const CRON_NAME_MAX: usize = 52;
 
 /// Reads a CronJob and the Job in its template.
@@ -50,13 +50,13 @@ pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload
         ),
     ] {
         match value {
-            Some(..=-1) => report.refuse(origin, format!("spec.{field}"), "P62", "is below 0"),
+            Some(..=-1) => report.refuse(origin, format!("spec.{field}"), "P62", "must be 0 or more"),
             Some(_) => report.warn(origin, format!("spec.{field}"), "P62", message),
             None => {}
         }
     }
     if object.names(&metadata).1.len() > CRON_NAME_MAX {
-        let message = format!("is longer than {CRON_NAME_MAX}; the names of jobs are derived from it");
+        let message = format!("is longer than {CRON_NAME_MAX} bytes; the names of jobs are derived from it");
         report.refuse(origin, "metadata.name", "P62", message);
     }
     let path = "spec.jobTemplate.spec";
@@ -151,12 +151,12 @@ pub(super) fn job(
     }
     let ttl = format!("{path}.ttlSecondsAfterFinished");
     match spec.ttl_seconds_after_finished {
-        Some(..=-1) => report.refuse(origin, ttl, "P62", "is below 0"),
+        Some(..=-1) => report.refuse(origin, ttl, "P62", "must be 0 or more"),
         Some(_) => report.warn(origin, ttl, "P62", "is ignored: the pods stay until `down`"),
         None => {}
     }
     if spec.active_deadline_seconds.is_some_and(|seconds| seconds < 0) {
-        report.refuse(origin, format!("{path}.activeDeadlineSeconds"), "P62", "is below 0");
+        report.refuse(origin, format!("{path}.activeDeadlineSeconds"), "P62", "must be 0 or more");
     }
     let policy = spec.template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
     if !matches!(policy, Some("OnFailure" | "Never")) {

@@ -92,20 +92,20 @@ pub(super) fn on_delete(object: &Located, kind: Option<&str>, report: &mut Repor
 pub(super) fn ordinal(object: &Located, path: &str, value: Option<i32>, report: &mut Report) -> u32 {
     let value = value.unwrap_or(0);
     if value < 0 {
-        report.refuse(&object.origin, path, "P61", format!("is {value}; it must not be below 0"));
+        report.refuse(&object.origin, path, "P61", format!("is {value}; it must be 0 or more"));
     }
     u32::try_from(value).unwrap_or(0)
 }
 
 pub(super) fn unready(object: &Located, seconds: Option<i32>, report: &mut Report) {
     match seconds {
-        Some(..=-1) => report.refuse(&object.origin, "spec.minReadySeconds", "P61", "is below 0"),
+        Some(..=-1) => report.refuse(&object.origin, "spec.minReadySeconds", "P61", "must be 0 or more"),
         Some(1..) => {
             report.warn(
                 &object.origin,
                 "spec.minReadySeconds",
                 "P61",
-                "is ignored: a pod that is ready counts at once",
+                "is ignored: a ready pod counts as available immediately",
             );
         }
         _ => {}

@@ -209,13 +209,13 @@ fn p5_pods_and_memory_are_limited() {
     };
     let small = "containers: [{name: a, image: 'i:1'}]";
     let many: String = (0..11).map(|number| deployment(&format!("d{number}"), 1000, small)).collect();
-    refuses(&many, "P5 spec: creates, with the objects before it, more than 10000 pods");
+    refuses(&many, "P5 spec: creates, with preceding objects, more than 10000 pods");
     let large = "containers: [{name: a, image: 'i:1', volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, configMap: {name: c}}]";
     let map = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(1 << 20));
     let reported = refused(&(map + &deployment("d", 200, large)));
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(
-        reported[0].starts_with("P5 spec.template.spec.containers[0]: needs, with the objects before it"),
+        reported[0].starts_with("P5 spec.template.spec.containers[0]: needs, with preceding objects"),
         "{reported:?}"
     );
 }

@@ -82,7 +82,7 @@ fn decision(candidate: &Candidate) -> (String, Role) {
         Verdict::Chosen => ("chosen".to_owned(), Role::Good),
         Verdict::Lower => ("another bundle is preferred".to_owned(), Role::Faint),
         Verdict::NotInRange => ("not in the requested range".to_owned(), Role::Faint),
-        Verdict::NoEdge => ("no upgrade edge leads to it".to_owned(), Role::Faint),
+        Verdict::NoEdge => ("no upgrade edge to this version".to_owned(), Role::Faint),
         Verdict::Installed => ("installed".to_owned(), Role::Plain),
         Verdict::Requires { requires } => {
             let needs: Vec<String> = requires.iter().map(ToString::to_string).collect();

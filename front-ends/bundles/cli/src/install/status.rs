@@ -23,7 +23,7 @@ impl Work<'_> {
                     pods.iter().filter(|pod| !is_ready(pod)).filter_map(|pod| pod["name"].as_str()).collect();
                 let (healthy, reason, message) = match (pods.is_empty(), &unready[..]) {
                     (true, _) => (false, "Unhealthy", "no pod exists".to_owned()),
-                    (_, []) => (true, "Healthy", "its pods are ready".to_owned()),
+                    (_, []) => (true, "Healthy", "all pods are ready".to_owned()),
                     (_, unready) => (false, "Unhealthy", format!("not ready: {}", unready.join(", "))),
                 };
                 let reported = it.events.len();

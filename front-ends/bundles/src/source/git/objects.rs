@@ -211,7 +211,7 @@ impl Objects {
     fn whole(&mut self, object: &str, kind: &'static str, most: u64) -> Result<Vec<u8>, SourceError> {
         let size = self.ask(object, kind)?;
         if size > most {
-            return Err(SourceError::Git(format!("the {kind} {object} has {size} bytes; at most {most} are allowed")));
+            return Err(SourceError::Git(format!("the {kind} {object} is {size} bytes; the maximum is {most}")));
         }
         let failed = |error| SourceError::Git(format!("the object {object} cannot be read: {error}"));
         self.content(object, kind, size, |content| {

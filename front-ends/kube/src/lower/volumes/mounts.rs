@@ -25,7 +25,6 @@ pub(in crate::lower) struct Mounted {
 }
 
 impl Lowering<'_> {
-    /// Lowers the mounts of a container.
     pub(in crate::lower) fn mounts(
         &mut self,
         at: &str,

@@ -13,7 +13,7 @@ use crate::names::is_item_path;
 pub(super) const MODE: i32 = 0o644;
 
 /// Message for an invalid file path in a volume.
-const NOT_ITEM: &str = "must be relative, without `..`, and not begin with `..`";
+const NOT_ITEM: &str = "must be a relative path without a component `..`, and must not begin with `..`";
 
 /// A file of a volume.
 #[derive(Clone)]
