@@ -1,4 +1,4 @@
-//! Blocking client of the gRPC interface. A call that does not return within [`PATIENCE`] fails the test.
+//! Blocking client of the gRPC interface. A call that does not return within [`DEFAULT_TIMEOUT`] fails the test.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
-use crate::wait::{self, PATIENCE};
+use crate::wait::{self, DEFAULT_TIMEOUT};
 
 /// The generated client.
 pub type Rpc = ExecutorClient<Channel>;
@@ -74,8 +74,8 @@ impl Api {
 
     /// Runs a future to completion.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let bounded = async { tokio::time::timeout(PATIENCE, future).await };
-        self.runtime.block_on(bounded).expect("an answer in time")
+        let bounded = async { tokio::time::timeout(DEFAULT_TIMEOUT, future).await };
+        self.runtime.block_on(bounded).expect("a response within the timeout")
     }
 
     /// Spawns a future on the client's runtime.
@@ -154,7 +154,7 @@ impl Api {
     /// Returns the daemon's status if the call fails.
     pub fn get(&self, id: &str) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await)
-            .map(|got| got.container.expect("the answer has a container"))
+            .map(|got| got.container.expect("a container in the response"))
     }
 
     /// Calls List.
@@ -176,7 +176,7 @@ impl Api {
     /// Returns the daemon's status if the call fails.
     pub fn wait(&self, id: &str) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await)
-            .map(|got| got.container.expect("the answer has a container"))
+            .map(|got| got.container.expect("a container in the response"))
     }
 
     /// Calls Stop. `grace_ms` replaces the container's own grace period.
@@ -184,7 +184,7 @@ impl Api {
         let grace_period =
             grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
         self.call(async |mut rpc| rpc.stop(StopRequest { id: id.into(), grace_period, signal: 0 }).await)
-            .map(|got| got.container.expect("the answer has a container"))
+            .map(|got| got.container.expect("a container in the response"))
     }
 
     /// Calls Signal.
@@ -202,7 +202,7 @@ impl Api {
     /// Returns the daemon's status if the call fails.
     pub fn update(&self, request: UpdateFilesRequest) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.update_files(request).await)
-            .map(|updated| updated.container.expect("the answer has a container"))
+            .map(|updated| updated.container.expect("a container in the response"))
     }
 
     /// Calls Delete.
@@ -222,7 +222,7 @@ impl Api {
     /// container is created, so warm containers do not change the state directory.
     ///
     /// # Panics
-    /// Panics if fewer warm containers are ready after [`wait::PATIENCE`].
+    /// Panics if fewer warm containers are ready after [`wait::DEFAULT_TIMEOUT`].
     pub fn wait_until_warm_pool_is_ready(&self) -> InfoResponse {
         wait::until("the warm pool is full", || {
             let info = self.info();
@@ -310,11 +310,7 @@ impl<T> Incoming<T> {
     pub fn until(&mut self, fits: impl Fn(&T) -> bool) -> Vec<T> {
         let mut all = Vec::new();
         loop {
-            all.push(
-                self.message()
-                    .expect("no error on the stream")
-                    .expect("the expected message before the end of the stream"),
-            );
+            all.push(self.message().expect("no error on the stream").expect("a message before the stream is closed"));
             if all.last().is_some_and(&fits) {
                 return all;
             }

@@ -223,7 +223,7 @@ impl KubernetesNode {
 
     /// Waits until a container has exited, as a kubelet does: by its status.
     pub fn until_ended(&self, id: &str) -> ContainerStatus {
-        wait::until("the container has ended", || {
+        wait::until("the container has exited", || {
             Some(self.status(id).expect("a status")).filter(|status| status.state() == ContainerState::ContainerExited)
         })
     }

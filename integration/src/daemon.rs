@@ -214,7 +214,7 @@ impl Setup {
             // The socket of an earlier daemon refuses connections until the new daemon listens.
             Api::connect(&socket).ok()
         });
-        let connected = wait::within(wait::PATIENCE, || match api.try_info() {
+        let connected = wait::within(wait::DEFAULT_TIMEOUT, || match api.try_info() {
             Ok(info) if info.launcher_connected => Ok(()),
             Ok(_) => Err("executord is not connected to its launcher".to_owned()),
             Err(status) => Err(status.to_string()),
@@ -314,7 +314,7 @@ impl Daemon {
     /// gone: for example, a shim exits just after its container.
     ///
     /// # Panics
-    /// Panics if something remains after [`wait::PATIENCE`]; the message lists the remaining resources.
+    /// Panics if something remains after [`wait::DEFAULT_TIMEOUT`]; the message lists the remaining resources.
     pub fn wait_until_back_at(&self, before: &Footprint) {
         wait::until_ok("all resources that the daemon added are gone", || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
@@ -348,7 +348,7 @@ pub fn launcher_of(run_dir: &Path) -> Option<i32> {
     let lock = fs::metadata(run_dir.join("launcher.lock")).ok()?;
     let device = lock.dev();
     let file = format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), lock.ino());
-    // The kernel returns its list in pieces. A lock can be missing if other processes lock or unlock meanwhile.
+    // The kernel returns its list in pieces. A lock can be missing if other processes lock or unlock at the same time.
     (0..3).find_map(|_| holder_of_lock(&file))
 }
 

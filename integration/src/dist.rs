@@ -22,6 +22,6 @@ pub fn binary(name: &str) -> PathBuf {
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let dir = std::env::var_os("EXECUTOR_DIST").map_or_else(|| workspace.join("target/dist"), PathBuf::from);
     let path = dir.join(name);
-    assert!(path.exists(), "{} is not there: run `cargo xtask build` first", path.display());
+    assert!(path.exists(), "{} does not exist: run `cargo xtask build`", path.display());
     path
 }

@@ -25,7 +25,7 @@ pub struct Footprint {
     pub cgroups: BTreeSet<PathBuf>,
     /// All of the daemon's processes except executord and the launcher: shims, processes of containers, and zombies.
     pub processes: BTreeSet<i32>,
-    /// Targets of the open descriptors of executord and of the launcher, sorted.
+    /// Sorted targets of the descriptors that executord and the launcher have open.
     pub descriptors: [Vec<String>; 2],
     /// Files and directories below the run and state directories, except the files of the ledger.
     pub files: BTreeSet<PathBuf>,

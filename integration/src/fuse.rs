@@ -16,7 +16,6 @@ use std::thread::JoinHandle;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Content of the file.
 pub const CONTENT: &[u8] = b"from the file system\n";
 
 const ROOT: u64 = 1;

@@ -25,7 +25,7 @@ use crate::dist;
 use crate::rootfs::Rootfs;
 
 /// Timeout of a command in seconds.
-const PATIENCE: &str = "60";
+const SCRIPT_TIMEOUT: &str = "60";
 /// Placeholder for any text in a line or, alone, for any number of lines.
 const ANY: &str = "...";
 
@@ -113,7 +113,10 @@ impl GuideShell {
         // One pipe for both streams keeps the order of the lines.
         let script = format!("exec 2>&1\n{command}");
         let mut bash = Command::new("timeout");
-        bash.args([PATIENCE, "bash", "-c", &script]).current_dir(&self.dir).env("PATH", path).stdin(Stdio::null());
+        bash.args([SCRIPT_TIMEOUT, "bash", "-c", &script])
+            .current_dir(&self.dir)
+            .env("PATH", path)
+            .stdin(Stdio::null());
         let output = bash.envs(self.env.iter().cloned()).output().expect("bash");
         (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
     }
@@ -128,7 +131,7 @@ fn parse(text: &str) -> Result<Vec<Step>, String> {
         let mut block = Vec::new();
         loop {
             match lines.next() {
-                None => return Err(format!("{number}: the block has no end")),
+                None => return Err(format!("{number}: the code block is not closed")),
                 Some((_, "```")) => break,
                 Some(line) => block.push(line),
             }
@@ -137,7 +140,7 @@ fn parse(text: &str) -> Result<Vec<Step>, String> {
             steps.extend(session(&block)?);
         } else if let Some((_, name)) = info.split_once(" file=") {
             if name.is_empty() || name.contains('/') {
-                return Err(format!("{number}: file={name}: not a plain file name"));
+                return Err(format!("{number}: file={name}: must be a file name without a directory"));
             }
             let content = block.iter().flat_map(|(_, line)| [line, "\n"]).collect();
             steps.push(Step::File { name: name.to_owned(), content });

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::wait::PATIENCE;
+use crate::wait::DEFAULT_TIMEOUT;
 
 /// Frame types of RFC 9113, section 6.
 pub const DATA: u8 = 0;
@@ -33,7 +33,7 @@ pub const END_HEADERS: u8 = 4;
 pub const PADDED: u8 = 8;
 
 /// Duration of silence after which all data from the peer is considered received.
-const PAUSE: Duration = Duration::from_millis(200);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Stream that carries a connection.
 pub trait Transport: Read + Write + Send {
@@ -160,7 +160,7 @@ impl RawClient {
     /// Returns an error if the stream cannot be written.
     pub fn over(stream: impl Transport + 'static, window: u32) -> io::Result<Self> {
         let mut stream: Box<dyn Transport> = Box::new(stream);
-        stream.read_within(PATIENCE)?;
+        stream.read_within(DEFAULT_TIMEOUT)?;
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
         stream.write_all(&frame(SETTINGS, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat()))?;
         Ok(Self { stream, read: Vec::new(), newest: 0, pings: 0 })
@@ -170,8 +170,8 @@ impl RawClient {
     ///
     /// # Errors
     /// Returns an error if the socket option cannot be set.
-    pub fn bounded(self, patience: Duration) -> io::Result<Self> {
-        self.stream.write_within(patience)?;
+    pub fn bounded(self, timeout: Duration) -> io::Result<Self> {
+        self.stream.write_within(timeout)?;
         Ok(self)
     }
 
@@ -211,17 +211,17 @@ impl RawClient {
     /// Reads and discards input until the connection is silent, waiting up to `first` for the first byte. Returns the
     /// number of bytes.
     pub fn drain(&mut self, first: Duration) -> usize {
-        let (mut buffer, mut all, mut patience) = ([0; 65_536], self.read.len(), first);
+        let (mut buffer, mut all, mut timeout) = ([0; 65_536], self.read.len(), first);
         self.read.clear();
         loop {
-            let _ = self.stream.read_within(patience);
+            let _ = self.stream.read_within(timeout);
             match self.stream.read(&mut buffer) {
                 Ok(n @ 1..) => all += n,
                 _ => break,
             }
-            patience = PAUSE;
+            timeout = IDLE_TIMEOUT;
         }
-        let _ = self.stream.read_within(PATIENCE);
+        let _ = self.stream.read_within(DEFAULT_TIMEOUT);
         all
     }
 

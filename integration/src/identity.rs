@@ -89,7 +89,7 @@ pub fn with_identity(mut request: RunRequest, ttl: Option<i64>) -> RunRequest {
     request
 }
 
-/// Host path of a container's file. `pid` is the pid of a process of the container.
+/// Host path of a container's file. `pid` is a process in the container.
 pub fn file(pid: i32, name: &str) -> PathBuf {
     Path::new(&format!("/proc/{pid}/root{DIR}")).join(name)
 }
@@ -127,7 +127,7 @@ impl Pair {
     /// Returns an error if a file cannot be read, for example because the container has exited.
     pub fn read(pid: i32) -> std::io::Result<Self> {
         let certificate = || fs::read_to_string(file(pid, "instance.crt"));
-        wait::within(wait::PATIENCE, || {
+        wait::within(wait::DEFAULT_TIMEOUT, || {
             let pair = certificate()
                 .and_then(|certificate| Ok(Self { certificate, key: fs::read_to_string(file(pid, "instance.key"))? }));
             match (pair, certificate()) {
@@ -146,7 +146,11 @@ impl Pair {
         let key = KeyPair::from_pem(&self.key).map_err(|error| format!("the key: {error}"))?;
         let (public, certificate) = (key.public_key_raw(), der(&self.certificate));
         let certified = certificate.windows(public.len()).any(|window| window == public);
-        if certified { Ok(()) } else { Err(format!("the key is not that of the certificate: {}", self.certificate)) }
+        if certified {
+            Ok(())
+        } else {
+            Err(format!("the key does not belong to the certificate: {}", self.certificate))
+        }
     }
 
     /// Returns true if the certificate has the serial number `number` (hexadecimal).

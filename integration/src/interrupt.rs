@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Exit code of a program that was terminated by Ctrl-C. By convention of shells this is 128 plus the number of SIGINT.
+/// Exit code of a program that was terminated by Ctrl-C. As in shells, this is 128 plus the number of SIGINT.
 const EXIT_CODE: i32 = 130;
 
 /// Catches Ctrl-C and SIGTERM. After the first signal, the next [`go_on`] returns an error. A second signal terminates

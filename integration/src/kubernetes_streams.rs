@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
-use crate::wait::PATIENCE;
+use crate::wait::DEFAULT_TIMEOUT;
 
 /// Shell command that prints lines until /tmp/go exists. A client that receives a line is attached.
 pub const UNTIL_GO: &str = "until [ -e /tmp/go ]; do echo ready; sleep 0.05; done";
@@ -24,7 +24,7 @@ pub fn after_go(mut output: &[u8]) -> &[u8] {
 fn request(url: &str, method: &str, headers: &str) -> (TcpStream, String) {
     let (host, path) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).expect("a URL");
     let mut stream = TcpStream::connect(host).expect("the server");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(DEFAULT_TIMEOUT)).expect("a timeout");
     let request = format!("{method} /{path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).expect("the request is sent");
     let mut head = Vec::new();

@@ -102,10 +102,11 @@ impl Launcher {
         self.connection.send(&request.encode_to_vec(), fds).expect("the launcher listens");
         loop {
             let mut buffer = vec![0; PACKET_MAX];
-            let (length, _) = self.connection.recv(&mut buffer).expect("an answer").expect("the launcher is connected");
+            let (length, _) =
+                self.connection.recv(&mut buffer).expect("a response").expect("the launcher is connected");
             let reply = LauncherReply::decode(&buffer[..length]).expect("a reply");
             if reply.sequence == 7 {
-                return reply.answer.expect("an answer");
+                return reply.answer.expect("a response");
             }
         }
     }
@@ -143,7 +144,7 @@ impl Launcher {
         match self.call(LauncherCall::Launch(launch), &fds) {
             LauncherAnswer::Done(_) => Ok(()),
             LauncherAnswer::Refused(refused) => Err(refused),
-            other => panic!("{other:?}"),
+            other => panic!("unexpected response of the launcher: {other:?}"),
         }
     }
 
@@ -261,7 +262,7 @@ impl Shim {
     pub fn answer(&self) -> Result<(), Refused> {
         let mut buffer = vec![0; PACKET_MAX];
         loop {
-            let (length, _) = self.0.recv(&mut buffer).expect("an answer").expect("the shim is connected");
+            let (length, _) = self.0.recv(&mut buffer).expect("a response").expect("the shim is connected");
             let report = ShimReport::decode(&buffer[..length]).expect("a report");
             match report.news {
                 Some(ShimNews::Done(_)) if report.sequence == 9 => return Ok(()),
@@ -317,7 +318,7 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
     let socket = dir.join("run/launcher.sock");
     let connection = wait::until("the launcher's socket", || {
         if let Some(status) = child.try_wait().expect("wait") {
-            panic!("the launcher exited with {status}");
+            panic!("the launcher exited during its start ({status})");
         }
         Seqpacket::connect_to_living(&socket).ok()
     });

@@ -25,5 +25,5 @@ pub fn value(daemon: &Daemon, series: &str) -> f64 {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("a text");
     let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {series}: {text}"))
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("the metrics have no series {series}: {text}"))
 }

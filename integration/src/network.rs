@@ -75,7 +75,7 @@ impl Network {
         listener.stdin(Stdio::null());
         let listener = listener.spawn().expect("busybox-static is installed");
         let made = Self { name, dir, listener };
-        wait::until("the server in the outside world answers", || {
+        wait::until("the server outside of the network responds", || {
             made.on_host(&["busybox", "nc", "-w", "1", BEYOND, &BEYOND_PORT.to_string()])
                 .contains(BEYOND_SAYS)
                 .then_some(())
@@ -147,7 +147,7 @@ impl Network {
     pub fn bridge_link_local(&self) -> String {
         let reported = self.on_host(&["ip", "-6", "-o", "address", "show", "dev", BRIDGE, "scope", "link"]);
         let address = reported.split_whitespace().find_map(|word| word.strip_suffix("/64"));
-        address.unwrap_or_else(|| panic!("no address: {reported}")).to_owned()
+        address.unwrap_or_else(|| panic!("the output contains no address: {reported}")).to_owned()
     }
 
     /// Removes the configuration file of a network.

@@ -28,7 +28,7 @@ impl Fetched {
     /// # Panics
     /// Panics if the stream has no such file.
     pub fn text(&self, path: &str) -> String {
-        let (content, _) = self.files.get(path).unwrap_or_else(|| panic!("no {path} in {self:?}"));
+        let (content, _) = self.files.get(path).unwrap_or_else(|| panic!("the outputs have no file {path}: {self:?}"));
         String::from_utf8_lossy(content).into_owned()
     }
 
@@ -59,13 +59,17 @@ pub fn fetch(api: &Api, id: &str, path: &str) -> Result<Fetched, Status> {
             match message.part.expect("a part") {
                 Part::File(file) => {
                     assert_whole(&fetched, current.take());
-                    assert!(fetched.skipped.is_empty(), "skipped entries come last");
+                    assert!(fetched.skipped.is_empty(), "a file follows a skipped entry");
                     let before = fetched.files.insert(file.path.clone(), (Vec::new(), file.mode));
                     assert!(before.is_none(), "{} was received twice", file.path);
                     current = Some((file.path, file.size));
                 }
                 Part::Data(data) => {
-                    assert!((1..=64 << 10).contains(&data.len()), "{} bytes", data.len());
+                    assert!(
+                        (1..=64 << 10).contains(&data.len()),
+                        "a chunk is {} bytes, expected 1 to 65536",
+                        data.len()
+                    );
                     let (path, _) = current.as_ref().expect("data belongs to a file");
                     fetched.files.get_mut(path).expect("the file was started").0.extend(data);
                 }

@@ -30,8 +30,11 @@ pub fn project(mount_point: &Path, id: u32) -> Project {
     let header = lines.next().expect("a header");
     let Some(line) = lines.find(|line| line[0] == format!("#{id}")) else { return Project::default() };
     let number = |name: &str| {
-        let at = header.iter().position(|column| *column == name).unwrap_or_else(|| panic!("no {name}: {text}"));
-        line[at].parse().unwrap_or_else(|_| panic!("{name}: {text}"))
+        let at = header
+            .iter()
+            .position(|column| *column == name)
+            .unwrap_or_else(|| panic!("the output of repquota has no column {name}: {text}"));
+        line[at].parse().unwrap_or_else(|_| panic!("the column {name} is not a number: {text}"))
     };
     Project {
         blocks: number("BlockUsed"),

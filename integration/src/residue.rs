@@ -109,7 +109,7 @@ impl ContainerSecrets {
         Self { is_restarted: true, ..Self::new(id) }
     }
 
-    /// Returns true if the process is a step of a tree of actions. The variables and arguments of a step are not kept.
+    /// Returns true if the process is a step of an action tree. The variables and arguments of a step are not kept.
     pub fn is_step(&self) -> bool {
         self.is_step
     }
@@ -241,7 +241,7 @@ impl FileHolder {
         let shim = format!("/proc/{}/fd", daemon.record(&container.id).shim.pid);
         let descriptors = fs::read_dir(shim).expect("a shim").flatten();
         paths.extend(descriptors.flat_map(|descriptor| regular(&descriptor.path().join("inputs"))));
-        // Files of an earlier generation may be unlinked meanwhile.
+        // Files of an earlier generation may be unlinked at the same time.
         let open = |path: &PathBuf| match File::open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             opened => Some(opened.expect("a secret file")),

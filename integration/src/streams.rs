@@ -37,7 +37,10 @@ fn until<T>(
         if text.contains(words) {
             return text;
         }
-        assert!(read_message(call).expect("the call continues"), "{words:?} is missing in {text:?}");
+        assert!(
+            read_message(call).expect("the call continues"),
+            "the call ended without the words {words:?}: {text:?}"
+        );
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{dist, host, launcher, wait, warm_pool};
 const USER: &str = "64123";
 
 /// Startup timeout of each process.
-const COME_UP: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -188,10 +188,10 @@ impl Supervised {
     /// Waits until the footprint has nothing that was not in `before`.
     ///
     /// # Errors
-    /// Returns a description of the remaining resources if some remain after `patience`.
-    pub fn wait_until_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
+    /// Returns a description of the remaining resources if some remain after `timeout`.
+    pub fn wait_until_back_at(&self, before: &Footprint, timeout: Duration) -> Result<(), String> {
         // The shim's last steps and the kernel's cleanup happen after the response.
-        wait::within(patience, || match self.footprint().added_since(before) {
+        wait::within(timeout, || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         })
@@ -277,12 +277,12 @@ fn come_up<T>(
     mut ask: impl FnMut() -> Option<T>,
 ) -> Result<T, String> {
     let log = || fs::read_to_string(home.join("log")).unwrap_or_default();
-    let answer = wait::within(COME_UP, || match ask() {
+    let answer = wait::within(START_TIMEOUT, || match ask() {
         Some(answer) => Ok(Ok(answer)),
         None => match child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-            Some(status) => Ok(Err(format!("{what} exited ({status}) instead of serving:\n{}", log()))),
+            Some(status) => Ok(Err(format!("{what} exited during its start ({status}):\n{}", log()))),
             None => Err(()),
         },
     });
-    answer.unwrap_or_else(|()| Err(format!("{what} did not come up within {} s:\n{}", COME_UP.as_secs(), log())))
+    answer.unwrap_or_else(|()| Err(format!("{what} did not start within {} s:\n{}", START_TIMEOUT.as_secs(), log())))
 }

@@ -100,7 +100,7 @@ impl Terminal {
         let status = wait::until("agent-cli exits", || self.child.try_wait().expect("wait"));
         // A byte written here arrives after all output of the program.
         rustix::io::write(&self.other, &[END_OF_OUTPUT]).expect("the terminal is open");
-        wait::until("its output is read", || {
+        wait::until("the output of agent-cli is read", || {
             let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
             (written.last() == Some(&END_OF_OUTPUT)).then(|| written.pop())
         });

@@ -30,14 +30,14 @@ eventually() {
     deadline=$(($(uptime_seconds) + $1))
     shift
     until "$@" >/dev/null 2>&1; do
-        [ "$(uptime_seconds)" -lt $deadline ] || fail "did not succeed in time: $*"
+        [ "$(uptime_seconds)" -lt $deadline ] || fail "command did not succeed before its deadline: $*"
         sleep 0.1
     done
 }
 
-# same WANTED GOT WHAT: fails unless the two values are equal.
+# same EXPECTED GOT WHAT: fails unless the two values are equal.
 same() {
-    [ "$1" = "$2" ] || fail "$3: wanted '$1', got '$2'"
+    [ "$1" = "$2" ] || fail "$3: got '$2', expected '$1'"
 }
 
 # has TEXT PATTERN: fails unless a line of the text matches.
@@ -52,7 +52,7 @@ status_of() {
     echo $code
 }
 
-# Reads a field of the daemon's JSON answer: field '["result"]["exit"]' < document
+# Reads a field of the daemon's JSON response: field '["result"]["exit"]' < document
 field() {
     python3 -c "import json, sys; print(json.load(sys.stdin)$1)"
 }

@@ -50,8 +50,8 @@ node_is_empty() {
 typed() {
     awk -v wanted="$2" '/^```sh$/ { found++; shown = found == wanted; next } /^```$/ { shown = 0 } shown' \
         "/payload/docs/kubernetes-$1.md" | sed "s|registry.k8s.io/[^ ]*|$IMAGE|" >"$made/block"
-    [ -s "$made/block" ] || fail "the guide has no block $2"
-    timeout 200 sh -eu "$made/block" || fail "block $2 of kubernetes-$1.md: $?"
+    [ -s "$made/block" ] || fail "the guide kubernetes-$1.md has no code block $2"
+    timeout 200 sh -eu "$made/block" || fail "code block $2 of kubernetes-$1.md exited with $?"
 }
 
 # kubelet_unit OPTION...: makes a unit like the unit of kubeadm's packages.
@@ -78,7 +78,7 @@ guide_up() {
     eventually 60 crictl info
 }
 
-# Starts a kubelet without an API server, which answers without a certificate, with the third block of the guide.
+# Starts a kubelet without an API server, which responds without a certificate, with the third block of the guide.
 standalone_kubelet() {
     kubelet_unit
     typed node 3

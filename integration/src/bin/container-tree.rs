@@ -17,8 +17,11 @@ use integration::tree::listing_without_mounts;
 use nix::sched::{CloneFlags, setns};
 
 fn main() -> anyhow::Result<()> {
-    let pid: u32 =
-        std::env::args().nth(1).context("usage: container-tree PID")?.parse().context("the argument is not a pid")?;
+    let pid: u32 = std::env::args()
+        .nth(1)
+        .context("usage: container-tree PID")?
+        .parse()
+        .context("the argument is not a process id")?;
     let mounts = mounts(&fs::read(format!("/proc/{pid}/mountinfo"))?);
     let namespace = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
     let (user, mount) = (namespace("user")?, namespace("mnt")?);

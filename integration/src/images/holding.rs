@@ -49,7 +49,7 @@ impl Holding {
 
     /// Waits until a response is paused.
     pub fn until_held(&self) {
-        wait::until("an answer is held", || (self.shared.held.load(Ordering::SeqCst) > 0).then_some(()));
+        wait::until("a response is held", || (self.shared.held.load(Ordering::SeqCst) > 0).then_some(()));
     }
 
     /// Releases the paused response, and pauses no further responses.

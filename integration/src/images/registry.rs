@@ -71,7 +71,7 @@ impl Registry {
             .stderr(log)
             .spawn()
             .expect("docker-registry is installed (`cargo xtask test`)");
-        wait::until_ok("the registry answers", || TcpStream::connect(&address));
+        wait::until_ok("the registry accepts connections", || TcpStream::connect(&address));
         Self { child, port, closed, dir }
     }
 

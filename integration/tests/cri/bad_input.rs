@@ -78,7 +78,7 @@ fn many_annotations_are_kept_or_refused() {
     let many = |length: usize| (0..10_000).map(|number| (format!("key-{number}"), "x".repeat(length))).collect();
     let is_refused = |error: Status, field: &str| {
         assert_eq!(error.code(), Code::InvalidArgument, "{error:?}");
-        assert!(error.message().contains(field) && error.message().contains("at most 1048576"), "{error:?}");
+        assert!(error.message().contains(field) && error.message().contains("the maximum is 1048576"), "{error:?}");
     };
     for field in ["config.annotations", "config.labels"] {
         let mut config = node.sandbox("a");

@@ -32,7 +32,7 @@ fn annotate(layout: &HandmadeLayout) {
 /// Returns the number of calls to a method of executord.
 fn calls(socket: &Path, method: &str) -> u64 {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(wait::DEFAULT_TIMEOUT)).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

@@ -15,7 +15,7 @@ fn logs_are_reopened_after_a_rename() {
     let path = node.status(&id).unwrap().log_path;
     assert!(path.ends_with("/pods/a/c/0.log"), "{path}");
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    wait::until("the first line is there", || text(&path).contains("first").then_some(()));
+    wait::until("the log has the first line", || text(&path).contains("first").then_some(()));
     let rotated = format!("{path}.1");
     std::fs::rename(&path, &rotated).unwrap();
     let mut runtime = node.runtime();

@@ -39,5 +39,5 @@ fn has_code(error: &Status, code: Code, parts: &[&str]) {
     for part in parts {
         assert!(error.message().contains(part), "{part}: {error:?}");
     }
-    assert!(!error.message().contains('\n'), "one line: {error:?}");
+    assert!(!error.message().contains('\n'), "the message has several lines: {error:?}");
 }

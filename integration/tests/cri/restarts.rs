@@ -30,7 +30,7 @@ fn containers_outlive_all_three_processes() {
     let launcher = node.daemon.launcher().unwrap();
     node.daemon.kill();
     kill(launcher, 9);
-    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     node.daemon.start_again();
     node.restart_cri();
     assert_eq!((node.status(&running).unwrap(), node.status(&ended).unwrap()), known);
@@ -93,7 +93,7 @@ fn statuses_stay_while_executord_restarts() {
         kill(launcher, 9);
         let log = node.daemon.setup().home().join("daemon.log");
         let waits =
-            || fs::read_to_string(&log).unwrap().matches("waiting for the launcher to answer or to exit").count();
+            || fs::read_to_string(&log).unwrap().matches("waiting for the launcher to respond or to exit").count();
         let before = waits();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -120,10 +120,10 @@ fn living_launcher_is_not_waited_for() {
     let log = node.daemon.setup().home().join("daemon.log");
     let count = |text: &str| fs::read_to_string(&log).unwrap().matches(text).count();
     let mut restart_without_wait = || {
-        let before = count("waiting for the launcher to answer or to exit");
+        let before = count("waiting for the launcher to respond or to exit");
         node.daemon.kill();
         node.daemon.start_again();
-        count("waiting for the launcher to answer or to exit") == before
+        count("waiting for the launcher to respond or to exit") == before
     };
     assert!((0..5).any(|_| restart_without_wait()));
     assert_eq!(count("launcher started"), 1, "the control: it is the same launcher");
@@ -207,7 +207,7 @@ fn deleted_containers_have_unknown_ends() {
     for id in [&id, &ended] {
         node.daemon.api.delete(id, true).unwrap();
     }
-    let status = wait::until("the end is known", || {
+    let status = wait::until("the exit of the container is reported", || {
         Some(node.status(&id).unwrap()).filter(|status| status.state() == ContainerState::ContainerExited)
     });
     // executor-cri may have read the result between the exit and the deletion.

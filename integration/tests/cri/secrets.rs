@@ -328,7 +328,7 @@ fn failed_fetches_leave_nothing() {
     write_rules(&setup, &rules);
     let node = KubernetesNode::with(setup);
     for (index, (entry, code, parts)) in [
-        ("provider: shelf, path: none", Code::FailedPrecondition, ["shelf:none", "no such file"]),
+        ("provider: shelf, path: none", Code::FailedPrecondition, ["shelf:none", "does not exist"]),
         ("provider: shelf, path: key, key: k", Code::InvalidArgument, ["[0].key", "must be empty"]),
         ("provider: narrow, path: key", Code::PermissionDenied, ["may not use \"key\"", "secret_providers.allow"]),
         ("provider: vault, path: kv/a, key: b", Code::Unavailable, ["vault:kv/a#b", "127.0.0.1:1"]),
@@ -386,7 +386,7 @@ fn references_survive_restarts() {
     let launcher = node.daemon.launcher().unwrap();
     node.daemon.kill();
     kill(launcher, 9);
-    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     node.daemon.start_again();
     node.restart_cri();
     shelf.put("key", second.as_bytes());

@@ -75,7 +75,7 @@ fn stopped_executord_holds_no_call() {
     let broken = ended.expect("the call ends").unwrap_err();
     assert_eq!(broken.code(), Code::Unavailable, "{broken:?}");
     drop(stopped);
-    wait::until("executord answers again", || is_ready().0.then_some(()));
+    wait::until("executord responds again", || is_ready().0.then_some(()));
     assert_eq!(node.exec(&id, &["true"], 10).unwrap().exit_code, 0);
     node.remove_sandbox(&sandbox).unwrap();
 }

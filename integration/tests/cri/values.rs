@@ -181,7 +181,7 @@ fn killed_processes_leave_no_values() {
             Victim::Launcher => {
                 kill(launcher, 9);
                 node.daemon.kill();
-                wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+                wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
                 node.daemon.start_again();
             }
         }
@@ -227,6 +227,6 @@ fn timed_out_exec_leaves_nothing() {
         let timed_out = node.exec(&id, &["sh", "-c", "sleep 100000 & sleep 100000"], 1).unwrap_err();
         assert_eq!(timed_out.code(), Code::DeadlineExceeded, "{timed_out:?}");
     }
-    wait::until("the processes of exec have ended", || (processes() == before).then_some(()));
+    wait::until("the processes of exec have exited", || (processes() == before).then_some(()));
     node.remove_sandbox(&sandbox).unwrap();
 }

@@ -93,7 +93,7 @@ fn invalid_files_are_refused() {
 #[test]
 fn one_byte_beyond_mebibyte_is_refused() {
     let daemon = Daemon::start();
-    let words = ["1048577 bytes", "at most 1048576", "large", "1048481"];
+    let words = ["1048577 bytes", "the maximum is 1048576", "large", "1048481"];
     let one_too_many = with_files(&[("large", 1_048_481), ("small", 96)]);
     refused(&daemon, vec![case(one_too_many, Code::InvalidArgument, "volume_mounted_files", &words)]);
     let count = "cat /etc/cf-service-bindings/* | wc -c";
@@ -107,7 +107,7 @@ fn one_byte_beyond_mebibyte_is_refused() {
 fn an_environment_string_of_131072_bytes() {
     let daemon = Daemon::start();
     let with_string = |length: usize| sh("echo ${#A}").env("A", &"v".repeat(length - 2));
-    let words = ["131072 bytes", "at most 131071", "use a file"];
+    let words = ["131072 bytes", "the maximum is 131071", "use a file"];
     refused(&daemon, vec![case(with_string(131_072), Code::InvalidArgument, "action.run.env[0].value", &words)]);
     daemon.api.run_to_end(with_string(131_071).id("longest"));
     assert_eq!(daemon.api.output("longest").text().trim(), "131069", "the control");
@@ -319,7 +319,7 @@ fn a_full_disk_under_the_state_directory() {
     assert_eq!(daemon.api.get("more").unwrap_err().code(), Code::NotFound);
     assert_eq!(daemon.api.get("runs").unwrap().state(), State::Running);
     daemon.api.stop("runs", None).unwrap();
-    assert_eq!(exit(&daemon.api.wait("runs").unwrap()), Ok(6), "its exit record has its room");
+    assert_eq!(exit(&daemon.api.wait("runs").unwrap()), Ok(6), "the exit record was written on the full disk");
 
     disk.free();
     // executord retries within seconds to use the ledger, which may also have failed because of the full disk.

@@ -72,7 +72,7 @@ fn timed_out_execs_leave_nothing() {
     wait::until("the tree runs", || (pids(&daemon).len() >= before.len() + 4).then_some(()));
     assert_eq!(exec_cgroups(&daemon).len(), 1);
     drop(control);
-    wait::until("the tree has ended", || (pids(&daemon) == before).then_some(()));
+    wait::until("the process tree has exited", || (pids(&daemon) == before).then_some(()));
     std::thread::scope(|scope| {
         for _ in 0..10 {
             scope.spawn(|| {
@@ -107,9 +107,13 @@ fn exit_kills_descendants_unless_left() {
     let process = Executed::start(&daemon.api, script("c", TREE)).unwrap();
     wait::until("the tree runs", || (pids(&daemon).len() >= before.len() + 4).then_some(()));
     drop(process);
-    wait::until("the tree has ended", || (pids(&daemon) == before && exec_cgroups(&daemon).is_empty()).then_some(()));
+    wait::until("the process tree has exited", || {
+        (pids(&daemon) == before && exec_cgroups(&daemon).is_empty()).then_some(())
+    });
     executed(&daemon.api, ExecStart { detached: true, timeout: millis(200), ..script("c", TREE) }).unwrap();
-    wait::until("the tree has ended", || (pids(&daemon) == before && exec_cgroups(&daemon).is_empty()).then_some(()));
+    wait::until("the process tree has exited", || {
+        (pids(&daemon) == before && exec_cgroups(&daemon).is_empty()).then_some(())
+    });
     // The control: the client asks for the daemon to stay.
     let left = ExecStart { leave_processes: true, ..script("c", daemonize) };
     assert_eq!(executed(&daemon.api, left).unwrap().exit, Some(Ok(3)));
@@ -151,7 +155,9 @@ fn killed_supervisor_leaves_no_descendants() {
     let supervisor = host::descendants(daemon.launcher().unwrap()).into_iter().find(comm).unwrap();
     kill(supervisor, 9);
     assert_eq!(process.end().err().unwrap().code(), Code::Unavailable);
-    wait::until("the tree has ended", || (pids(&daemon) == before && exec_cgroups(&daemon).is_empty()).then_some(()));
+    wait::until("the process tree has exited", || {
+        (pids(&daemon) == before && exec_cgroups(&daemon).is_empty()).then_some(())
+    });
     assert!(has_ended(supervisor));
 }
 

@@ -81,7 +81,7 @@ fn concurrent_starts_start_one_process() {
             assert_eq!(call.join().unwrap().unwrap().state(), State::Running);
         }
     });
-    wait::until("it prints", || daemon.api.logs_so_far("c").contains("up").then_some(()));
+    wait::until("the container prints", || daemon.api.logs_so_far("c").contains("up").then_some(()));
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     assert_eq!(daemon.api.output("c").text().matches("up\n").count(), 1);
@@ -107,7 +107,7 @@ fn stopped_held_container_never_starts() {
                 assert_eq!((wipe.files, wipe.verified), (1, true));
                 let refused = start(&daemon.api, id).unwrap_err();
                 assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
-                assert!(refused.message().contains("ended before it was started"), "{refused:?}");
+                assert!(refused.message().contains("process was never started"), "{refused:?}");
                 assert_eq!(daemon.api.output(id).text(), "");
                 daemon.api.delete(id, false).unwrap();
             }

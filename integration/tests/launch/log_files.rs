@@ -242,7 +242,7 @@ fn links_lead_to_no_other_file() {
     daemon.api.started(into(&logs.path("a/0.log"), sh(COUNT_SLOWLY).id("c")));
     let race = Exchange::start(vec![(logs.path("a"), logs.path("dir"))]);
     let (mut opened, mut refused) = (0, 0);
-    wait::until("both have happened", || {
+    wait::until("reopen has succeeded and has failed", || {
         for _ in 0..100 {
             *if reopen(&daemon.api, "c").is_ok() { &mut opened } else { &mut refused } += 1;
         }
@@ -296,7 +296,7 @@ fn full_disk_loses_counted_output() {
     let daemon = logs.setup().start();
     let path = logs.path("disk/0.log");
     daemon.api.started(into(&path, sh(COUNT_SLOWLY).id("c")));
-    wait::until("it prints", || daemon.api.logs_so_far("c").lines().nth(10).map(drop));
+    wait::until("the container prints", || daemon.api.logs_so_far("c").lines().nth(10).map(drop));
     disk.fill();
     let so_far = || daemon.api.logs_so_far("c").lines().count();
     let before = so_far() + 300;
@@ -361,7 +361,9 @@ fn command_line_reopens_the_file() {
     let arguments = [&["run", "-d", "--id", "c", "--log-file", shown], &script[..]].concat();
     let ran = cli::run(&socket, &arguments);
     assert_eq!(ran.status, 0, "{ran:?}");
-    wait::until("it prints", || fs::read_to_string(&path).ok().filter(|text| text.ends_with(" stdout F one\n")));
+    wait::until("the container prints", || {
+        fs::read_to_string(&path).ok().filter(|text| text.ends_with(" stdout F one\n"))
+    });
     assert_eq!(cli::run(&socket, &["inspect", "--json", "c"]).json()["spec"]["log_file"], shown);
     fs::rename(&path, logs.path("1.log")).unwrap();
     let reopened = cli::run(&socket, &["reopen-log", "c"]);

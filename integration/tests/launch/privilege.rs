@@ -118,7 +118,7 @@ fn shared_user_is_no_caller() {
     assert!(refused.status == 125 && refused.stderr.contains("does not serve uid 65534"), "{refused:?}");
     daemon.kill();
     daemon.start_again();
-    assert_eq!(ids(daemon.pid(), "Uid")[0], own, "it keeps its id");
+    assert_eq!(ids(daemon.pid(), "Uid")[0], own, "executord keeps its user id");
 
     let daemon = Setup::default().arguments(&["--user", "nobody"]).start();
     assert_eq!(ids(daemon.pid(), "Uid"), [NOBODY; 4]);

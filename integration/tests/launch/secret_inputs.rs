@@ -211,7 +211,7 @@ fn inputs_are_wiped_after_any_kill() {
                 }
                 kill(launcher, 9);
                 kill(shim, 9);
-                wait::until("both have exited", || {
+                wait::until("the launcher and the shim have exited", || {
                     (integration::daemon::has_ended(launcher) && integration::daemon::has_ended(shim)).then_some(())
                 });
                 if id != "all" {

@@ -139,7 +139,7 @@ fn container_exit_ends_no_other_container() {
 fn without_the_filter_nothing_runs() {
     let rootfs = Rootfs::busybox();
     let reference = rootfs.reference();
-    for (errno, reported) in [(13, "Permission denied"), (0, "the kernel does not enforce it")] {
+    for (errno, reported) in [(13, "Permission denied"), (0, "the kernel does not enforce the filter")] {
         let preparation = format!("set -- /usr/bin/python3 -c \"{REFUSE_FILTERS}\" {errno} \"$@\";");
         let launcher = Launcher::start_by(&preparation);
         let shim = launcher.launch(&plan("bare", &reference, "/bin/sh"), &script("echo it ran")).unwrap();

@@ -124,7 +124,7 @@ fn files_show_owners_without_being_changed() {
     let container = daemon.api.started(sh(script).id("owners").rootfs(&rootfs.reference()));
     let upper = daemon.setup().state_dir().join("containers/owners/upper");
     wait::until("the container has changed its files", || upper.join("ready").exists().then_some(()));
-    let shown = wait::until("its log has the last file", || {
+    let shown = wait::until("the log has the last file", || {
         let shown = daemon.api.logs_so_far("owners");
         shown.contains(" /srv/roots\n").then_some(shown)
     });

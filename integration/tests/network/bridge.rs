@@ -129,7 +129,7 @@ impl World {
 
     /// Checks that no network object of a container is left.
     fn assert_nothing_left(&self) {
-        wait::until_ok("nothing is left", || match self.network.bridge_leftovers(self.daemon.setup()) {
+        wait::until_ok("no network object is left", || match self.network.bridge_leftovers(self.daemon.setup()) {
             left if left.is_empty() => Ok(()),
             left => Err(format!("{left:#?}")),
         });

@@ -23,11 +23,11 @@ fn check_connects_to_container_address() {
     let serves = daemon.api.started(with(server("serves", &rootfs)));
     assert!(!address(&serves).is_empty());
     // The check works without egress.
-    wait::until("it is ready", || daemon.api.get("serves").unwrap().ready.then_some(()));
+    wait::until("the container is ready", || daemon.api.get("serves").unwrap().ready.then_some(()));
     // The control: a server that listens only on loopback is not reachable on the network.
     let alone = sh("exec busybox httpd -f -p 127.0.0.1:8080");
     daemon.api.started(with(on_cni(alone.id("alone").rootfs(&rootfs.reference()))));
-    wait::until("its check fails", || {
+    wait::until("the check of the container fails", || {
         let alone = daemon.api.get("alone").unwrap();
         alone.check_statuses.first().is_some_and(|status| status.failures > 2).then_some(())
     });

@@ -478,7 +478,7 @@ fn the_command_line_takes_security_groups() {
     assert_eq!(agent(&["egress", "show", "c"]).stdout, "tcp 192.0.2.2 9000\n");
     let connect = |port: &str| agent(&["exec", "c", "--", "/bin/busybox", "nc", "-w", "2", "192.0.2.2", port]).stdout;
     let is_open = || connect("9000").contains("from-beyond").then_some(());
-    wait::until("it is open", is_open);
+    wait::until("egress is open", is_open);
     let group = r#"{"name":"g","rules":[{"protocol":"udp","destination":"192.0.2.0/24, 10.0.0.1-10.0.0.9","ports":"53,60-70","log":true}]}"#;
     std::fs::write(&file, group).unwrap();
     let changed = agent(&["egress", "set", "c", "--egress-rules", path]);
@@ -493,7 +493,7 @@ fn the_command_line_takes_security_groups() {
     assert_eq!(agent(&["egress", "set", "c", "--closed"]).stdout, "closed\n");
     assert!(!agent(&["inspect", "c"]).stdout.contains("nf_log_all_netns"));
     assert_eq!(agent(&["egress", "set", "c", "--open"]).stdout, "open\n");
-    wait::until("it is open again", is_open);
+    wait::until("egress is open again", is_open);
     std::fs::write(&file, "[]").unwrap();
     for arguments in [&["egress", "set", "c", "--egress-rules", path][..], &[&rules[..], &["--", "/bin/true"]].concat()]
     {

@@ -18,7 +18,7 @@ fn faulty_plugin_is_named_and_rolled_back() {
         ("hangs-and-ignores", "trap '' TERM INT HUP; while :; do sleep 1000; done", "no response within 3 s"),
         ("garbage", "echo hello", "plugin `faulty`, ADD: the output is not a JSON object: expected value"),
         ("nothing", ":", "the output is not a JSON object: EOF"),
-        ("list", "echo '[1]'", "the output is not a JSON object: it has another JSON type"),
+        ("list", "echo '[1]'", "the output is not a JSON object: found another JSON type"),
         ("endless", "yes", "plugin `faulty`, ADD: the output has more than 1048576 bytes"),
         ("complains", "yes >&2", "no response within 3 s"),
         (
@@ -169,7 +169,7 @@ fn files_writable_by_others_are_refused() {
     assert!(refused("configuration").contains("is writable by users other than root"));
     mode(&conf, 0o644);
     std::fs::remove_file(network.dir().join("bin/open")).unwrap();
-    assert!(refused("gone").contains("plugin `open`, ADD: there is no such program in"));
+    assert!(refused("gone").contains("plugin `open`, ADD: no program of this name in"));
     // Without the plugin, a container cannot be removed from its network. The removal would be retried after this test,
     // and the mounts would keep the directory.
     for name in ["control", "program", "gone"] {

@@ -56,7 +56,7 @@ fn sleeping(id: &str, rootfs: &Rootfs) -> RunRequest {
 
 /// Waits until nothing is left of the network's containers.
 fn until_clean(network: &Network, daemon: &Daemon) {
-    wait::until_ok("nothing is left", || match network.leftovers(daemon.setup()) {
+    wait::until_ok("no network object is left", || match network.leftovers(daemon.setup()) {
         left if left.is_empty() => Ok(()),
         left => Err(format!("{left:#?}")),
     });
@@ -82,7 +82,7 @@ fn containers_reach_peers_and_published_ports_work() {
     assert_eq!(status.ports, [port]);
 
     let by_address = || connect_from_container(&daemon, &rootfs, &address(&published), 8080, false);
-    wait::until("a peer is answered", || by_address().contains("from-web").then_some(()));
+    wait::until("a peer gets a response", || by_address().contains("from-web").then_some(()));
     for host in ["127.0.0.1", "192.0.2.1"] {
         // A published port is reachable over loopback only if the plugin routes it. This plugin does so by default.
         wait::until_ok(host, || match network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]) {
@@ -136,7 +136,7 @@ fn egress_is_closed_for_both_families() {
         |start: &str| addresses.iter().find_map(|one| one.starts_with(start).then(|| one.split('/').next().unwrap()));
     for peer in [of("10.123.0.").unwrap(), of("fd00:123::").unwrap()] {
         let reported = || connect_from_container(&daemon, &rootfs, peer, 8080, false);
-        wait::until("a peer is answered", || reported().contains("from-web").then_some(()));
+        wait::until("a peer gets a response", || reported().contains("from-web").then_some(()));
     }
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
     let link_local = format!("{}%eth0", network.bridge_link_local());

@@ -29,11 +29,11 @@ impl Service {
 
     /// Checks that the client's connection to this address reaches this server.
     fn is_reached(&self, address: SocketAddr) {
-        let patience = Some(Duration::from_secs(10));
+        let timeout = Some(Duration::from_secs(10));
         match self {
             Self::Tcp(listener) => {
                 let mut client = TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
-                client.set_read_timeout(patience).unwrap();
+                client.set_read_timeout(timeout).unwrap();
                 client.write_all(b"x").unwrap();
                 // There is only one client, so a connection that arrives is the client's.
                 listener.set_nonblocking(true).unwrap();
@@ -46,7 +46,7 @@ impl Service {
                 assert_eq!(reported, "from-host", "{address}");
             }
             Self::Udp(socket) => {
-                socket.set_read_timeout(patience).unwrap();
+                socket.set_read_timeout(timeout).unwrap();
                 let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
                 UdpSocket::bind(any).unwrap().send_to(b"to-host", address).unwrap();
                 let mut buffer = [0; 16];
@@ -118,7 +118,7 @@ fn port_of_host_process_is_refused() {
     let ports = vec![port("", 18_080, tcp)];
     daemon.api.started(on_cni(RunRequest { ports, ..server("web", &rootfs) }));
     let reported = || network.on_host(&["busybox", "nc", "-w", "2", HOST, "18080"]);
-    wait::until("the container answers", || reported().contains("from-web").then_some(()));
+    wait::until("the container responds", || reported().contains("from-web").then_some(()));
     for address in ["0.0.0.0:18080", "127.0.0.1:18080", "[::]:18080"] {
         assert!(network.enter(|| TcpListener::bind(address)).is_err(), "{address}");
     }

@@ -108,8 +108,8 @@ fn check_is_skipped_with_a_reason() {
     configure(&network, "test", &json!({"cniVersion": "1.0.0", "disableCheck": true}));
     for (name, why) in [
         ("old", "CNI 0.3.1 has no CHECK"),
-        ("off", "its configuration sets disableCheck"),
-        ("test", "its configuration sets disableCheck"),
+        ("off", "the configuration sets disableCheck"),
+        ("test", "the configuration sets disableCheck"),
     ] {
         let skipped = check(&daemon, name);
         assert_eq!(skipped.status, 0, "{skipped:?}");

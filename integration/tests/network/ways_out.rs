@@ -22,7 +22,7 @@ fn network() -> (Network, Rootfs) {
 }
 
 fn is_clean(network: &Network, daemon: &Daemon) {
-    wait::until_ok("nothing is left on the network", || match network.leftovers(daemon.setup()) {
+    wait::until_ok("no network object is left", || match network.leftovers(daemon.setup()) {
         left if left.is_empty() => Ok(()),
         left => Err(left.join("\n")),
     });

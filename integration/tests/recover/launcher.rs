@@ -216,7 +216,9 @@ fn a_plan_of_another_container_is_refused() {
         assert_eq!(refused.message, "the plan is for container real, but the launch is for container forged");
         assert!(!launcher.state_dir().join("containers/real").exists());
     }
-    wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
+    wait::until("no resource of the container is left", || {
+        (footprint::inventory_of(&launcher.run_dir()) == before).then_some(())
+    });
     let shim = launcher.launch(&plan, &payload).unwrap();
     shim.reach(State::Running).unwrap();
     let begun = Instant::now();

@@ -39,7 +39,7 @@ fn kill(pid: i32) {
 }
 
 fn wait_until_gone(pid: i32) {
-    wait::until("the process is gone", || {
+    wait::until("the process has exited", || {
         host::status(pid, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
     });
 }
@@ -135,7 +135,9 @@ fn a_container_that_lost_everything_is_swept() {
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
     wait_until_gone(init);
-    wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
+    wait::until("no resource of the container is left", || {
+        (footprint::inventory_of(&launcher.run_dir()) == before).then_some(())
+    });
 }
 
 /// If a container renames the directory of an individually mounted file, the file is still wiped: the next launcher
@@ -250,11 +252,11 @@ fn starting_launcher_is_not_killed_as_orphan() {
         let from_memory = |pid| {
             std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().starts_with("/memfd:"))
         };
-        wait::until("it runs from its memory file, or has exited", || {
+        wait::until("the launcher runs from its memory file, or has exited", || {
             (from_memory(pid) || child.try_wait().unwrap().is_some()).then_some(())
         });
         let _ = pidfd_signal(pidfd(pid).ok()?.as_fd(), SIGSTOP);
-        wait::until("it is stopped, or has exited", || {
+        wait::until("the launcher is stopped, or has exited", || {
             host::status(pid, "State").is_none_or(|state| state.starts_with(['T', 'Z'])).then_some(())
         });
         child.try_wait().unwrap().is_none().then_some(child)

@@ -80,10 +80,10 @@ fn capacity_is_counted_until_it_is_free() {
         let remaining = daemon.api.info().remaining.unwrap().containers;
         if is_there(&daemon, &first) {
             met += 1;
-            assert_eq!(remaining, 0, "it holds its place");
+            assert_eq!(remaining, 0, "the container keeps its capacity");
         }
         assert_eq!(exit(&daemon.api.run_to_end(sh("exit 4").id(&second))), Ok(4));
-        assert!(!is_there(&daemon, &first), "its capacity is free after its removal");
+        assert!(!is_there(&daemon, &first), "the capacity of the container is free after its removal");
     }
     assert!(met > 0, "the control: some removal took longer than an answer");
 }
@@ -172,7 +172,7 @@ fn container_without_records_is_listed_lost() {
         let lost = ending(&container);
         assert!(lost.exit.is_none() && lost.failure.is_some(), "{container:?}");
         assert_eq!(daemon.api.ids(), [&*id]);
-        assert!(container.spec.is_some(), "its request is known");
+        assert!(container.spec.is_some(), "the request of the container is known");
         daemon.api.delete(&id, false).unwrap();
         assert!(!state.join("containers").join(&id).exists());
     }

@@ -47,7 +47,7 @@ fn containers_outlive_the_daemon() {
     assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "Get returns the same as before");
     assert_eq!(daemon.api.get("counter").unwrap(), counter);
     assert_eq!(exit(&daemon.api.wait("done").unwrap()), Ok(3));
-    assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "its exit code arrives all the same");
+    assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "the exit code arrives in spite of the restart");
 
     // The log continues, and is complete from the first line to the last.
     let seen = counts(&daemon.api.logs_so_far("counter"));

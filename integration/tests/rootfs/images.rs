@@ -255,7 +255,7 @@ fn images_are_imported_from_layouts_and_archives() {
         let path = reference.split(':').nth(1).unwrap();
         assert!(closed.message().contains(path) && closed.message().contains("let that user read it"), "{closed:?}");
         let sent = agent(&["run", "--rootfs", &reference]);
-        assert!(stdout(&sent) == said && sent.stderr.contains("uploading it"), "{reference}: {sent:?}");
+        assert!(stdout(&sent) == said && sent.stderr.contains("uploading the image"), "{reference}: {sent:?}");
         assert!(stdout(&agent(&["image", "pull", "-q", &reference])).starts_with("sha256:"), "{reference}");
     }
     // Select one of several images in a layout by its name, use a path relative to the working directory, and use an
@@ -430,8 +430,8 @@ fn an_image_runs_when_it_is_signed() {
     let daemon = Setup::default().config(&config("own.pub")).start();
     let name = registry.name("team/app:1");
     let refused = run(&daemon.socket(), &["run", &name]);
-    let reported =
-        refused.stderr.contains("(images.signed)") && refused.stderr.contains("its registry has no signatures for it");
+    let reported = refused.stderr.contains("(images.signed)")
+        && refused.stderr.contains("the registry has no signatures for the image");
     assert!(refused.status == 125 && reported, "{refused:?}");
     assert_eq!(layers(&daemon.setup().state_dir()), 0);
     let signature = std::fs::read(path("signature")).unwrap();

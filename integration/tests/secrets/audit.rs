@@ -72,7 +72,7 @@ fn audit_reports_leftover_secrets() {
     let left = document["left"].as_array().unwrap();
     assert!(left.iter().any(|hit| hit["place"].as_str().unwrap().starts_with("memory of executord ")), "{left:?}");
     let table = run(&daemon.socket(), &["audit"]).stdout;
-    assert!(table.contains(" LEFT ") && table.contains("\nLeft after the end:\n  "), "{table}");
+    assert!(table.contains(" LEFT ") && table.contains("\nLeft after the exit:\n  "), "{table}");
     assert!(table.ends_with("\nA canary is left.\n"), "{table}");
     assert_eq!(daemon.api.ids(), [""; 0], "the daemon stops its containers");
 }

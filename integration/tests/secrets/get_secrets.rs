@@ -218,7 +218,7 @@ fn the_runtime_socket_serves_nothing_else() {
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&runtime), mode(runtime.parent().unwrap())), (0o666, 0o755));
     let entries = std::fs::read_dir(runtime.parent().unwrap()).unwrap().count();
-    assert_eq!(entries, 1, "nothing else lies there");
+    assert_eq!(entries, 1, "the directory has only one entry");
     let api = Api::connect(&runtime).unwrap();
     let denied = |code: Code| assert_eq!(code, Code::PermissionDenied);
     denied(api.block_on(api.rpc().info(InfoRequest {})).unwrap_err().code());
@@ -303,7 +303,7 @@ impl Stubborn {
     /// Reads until these bytes have arrived, without a reply to PING or SETTINGS.
     fn read_until(&mut self, wanted: &[u8]) {
         let mut read = Vec::new();
-        self.0.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+        self.0.set_read_timeout(Some(wait::DEFAULT_TIMEOUT)).unwrap();
         while !read.windows(wanted.len()).any(|window| window == wanted) {
             let mut buffer = [0; 4096];
             let count = self.0.read(&mut buffer).unwrap();

@@ -160,7 +160,7 @@ fn nothing_left_for_unread_output() {
         let report = running.search(&daemon);
         if report.found() { Err(report) } else { Ok(()) }
     });
-    assert_eq!(daemon.api.get("unread").unwrap().state(), State::Wiping, "its output is unread");
+    assert_eq!(daemon.api.get("unread").unwrap().state(), State::Wiping, "the output of the container is unread");
     drop(reader);
     assert_eq!(exit(&daemon.api.wait("unread").unwrap()), Err(9));
     wait_until_settled(&daemon, "unread");

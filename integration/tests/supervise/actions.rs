@@ -375,7 +375,7 @@ fn killed_shim_ends_and_reports_all_steps() {
     // If the launcher waited only for init, there would be a deadlock: init waits for the steps, and the steps wait for
     // the launcher.
     let logged = daemon.setup().logged();
-    assert!(logged.contains("its shim has exited") && !logged.contains("has not exited within"), "{logged}");
+    assert!(logged.contains("the shim has exited") && !logged.contains("has not exited within"), "{logged}");
 }
 
 /// If the step starter is killed, running steps are killed, no further step starts, and the failure names the step
@@ -401,7 +401,7 @@ fn stop_and_signals_reach_the_steps() {
     let polite = sh("trap 'echo bye; exit 0' TERM; echo polite; while :; do sleep 0.05; done");
     let stubborn = sh("trap '' TERM; echo stubborn; while :; do sleep 0.05; done");
     daemon.api.started(tree("stop", parallel(vec![polite, stubborn])));
-    wait::until("both run", || {
+    wait::until("both steps run", || {
         let text = daemon.api.logs_so_far("stop");
         (text.contains("polite") && text.contains("stubborn")).then_some(())
     });
@@ -420,7 +420,7 @@ fn stop_and_signals_reach_the_steps() {
     // A signal goes to the process whose action has the given path.
     let waiting = |name: &str| sh(&format!("trap 'echo {name}; exit 0' USR1; echo up; while :; do sleep 0.05; done"));
     daemon.api.started(tree("signal", parallel(vec![waiting("a"), waiting("b")])));
-    wait::until("both run", || (daemon.api.logs_so_far("signal").matches("up").count() == 2).then_some(()));
+    wait::until("both steps run", || (daemon.api.logs_so_far("signal").matches("up").count() == 2).then_some(()));
     let signal = |process_id: &str| {
         let request =
             executor_proto::v1::SignalRequest { id: "signal".into(), signal: 10, process_id: process_id.into() };

@@ -89,7 +89,7 @@ fn failed_as_unhealthy(container: &Container) -> String {
     let result = ending(container);
     let failure = result.failure.clone().unwrap();
     assert_eq!((failure.kind(), result.stopped), (failure::Kind::Unhealthy, false), "{result:?}");
-    assert!(result.exit.is_some(), "its exit is known, too");
+    assert!(result.exit.is_some(), "the exit is known, too");
     failure.message
 }
 
@@ -110,7 +110,11 @@ fn container_becomes_ready_unready_and_ended() {
     let starting = until(&daemon, "web", "the port is refused", |web| has_failed(web, 2));
     let refused = "Failed to make TCP connection to port 8080: connection refused";
     assert_eq!(status(&starting, CheckPurpose::Startup).last_failure, refused);
-    assert_eq!(status(&starting, CheckPurpose::Liveness).checked_at, None, "it starts after the startup checks");
+    assert_eq!(
+        status(&starting, CheckPurpose::Liveness).checked_at,
+        None,
+        "the liveness check starts after the startup checks"
+    );
     assert!(!starting.startup_passed);
 
     within(&web, "touch /tmp/www/live /tmp/www/ready /tmp/up");

@@ -249,7 +249,7 @@ fn random_histories_keep_earlier_responses_valid() {
         history.evaluate(&history.node.api.get(&id).unwrap());
         history.node.api.delete(&id, true).unwrap();
     }
-    history.node.wait_until_back_at(&before, wait::PATIENCE).unwrap();
+    history.node.wait_until_back_at(&before, wait::DEFAULT_TIMEOUT).unwrap();
     assert!(history.made > 5, "the control: something ran");
 
     // These events are the last in the event log.

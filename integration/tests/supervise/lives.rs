@@ -146,7 +146,7 @@ impl Node {
         self.daemon.api.wait_until_warm_pool_is_ready();
         let mut before = look::counts(&self.daemon, &self.network);
         wait::until("the daemon is at rest", || {
-            std::thread::sleep(look::PAUSE);
+            std::thread::sleep(look::POLL_INTERVAL);
             let now = look::counts(&self.daemon, &self.network);
             (std::mem::replace(&mut before, now) == now).then_some(())
         });

@@ -92,7 +92,7 @@ impl Receiver {
 
     fn accept(&self) -> Connection {
         let (stream, _) = self.listener.accept().unwrap();
-        stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(wait::DEFAULT_TIMEOUT)).unwrap();
         Connection { stream, read: Vec::new() }
     }
 }

@@ -51,7 +51,7 @@ impl Answer {
 /// Sends the bytes of a request to the metrics socket.
 fn send(daemon: &Daemon, request: &str) -> Answer {
     let mut stream = UnixStream::connect(socket(daemon)).unwrap();
-    stream.set_read_timeout(Some(integration::wait::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(integration::wait::DEFAULT_TIMEOUT)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     Answer::read(stream)
 }
@@ -80,7 +80,7 @@ fn python(arguments: &[&str]) -> Command {
 /// Requests a path from a server on a loopback port.
 fn get(port: u16, path: &str) -> Option<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(integration::wait::PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(integration::wait::DEFAULT_TIMEOUT)).ok()?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).ok()?;
     Some(Answer::read(stream))
 }

@@ -209,8 +209,8 @@ fn names_modes_and_what_is_no_file() {
         ("/tmp/o/fifo", "a named pipe"),
         ("/tmp/o/socket", "a socket"),
         ("/tmp/o/whiteout", "a device"),
-        ("/tmp/o/\\xff\\xfe", "its name is not UTF-8"),
-        ("/tmp/o/\\xe4/f", "its name is not UTF-8"),
+        ("/tmp/o/\\xff\\xfe", "the name is not UTF-8"),
+        ("/tmp/o/\\xe4/f", "the name is not UTF-8"),
     ];
     for (path, reason) in skipped {
         assert_eq!(fetched.reason(path), reason);
@@ -236,7 +236,7 @@ fn files_unreadable_by_user_are_not_captured() {
     let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), request().user("app")));
     assert_eq!(fetched.paths(), ["/srv/groups", "/srv/own"]);
     for path in ["/srv/roots", "/srv/others", "/srv/shut", "/srv/dir"] {
-        assert_eq!(fetched.reason(path), "the process's user may not read it");
+        assert_eq!(fetched.reason(path), "the process's user may not read the path");
     }
     let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), request()));
     let all = ["/srv/dir/x", "/srv/groups", "/srv/others", "/srv/own", "/srv/roots", "/srv/shut"];
@@ -250,8 +250,8 @@ fn sizes_are_bounded() {
         head -c 1500000 /dev/urandom >d; echo small >e; sha256sum c";
     let (container, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), sh(script)));
     assert_eq!(fetched.paths(), ["/tmp/o/b-sparse", "/tmp/o/c", "/tmp/o/e"]);
-    assert_eq!(fetched.reason("/tmp/o/a-sparse"), "it has 1099511627776 bytes; 3000000 of 3000000 bytes are left");
-    assert_eq!(fetched.reason("/tmp/o/d"), "it has 1500000 bytes; 451424 of 3000000 bytes are left");
+    assert_eq!(fetched.reason("/tmp/o/a-sparse"), "the file is 1099511627776 bytes; 3000000 of 3000000 bytes are left");
+    assert_eq!(fetched.reason("/tmp/o/d"), "the file is 1500000 bytes; 451424 of 3000000 bytes are left");
     let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&fetched.files["/tmp/o/c"].0));
     assert!(daemon.api.output(&container.id).text().starts_with(&digest), "byte for byte");
     let less = Some(Outputs { bytes_max: 6, ..directory("/tmp/o").unwrap() });
@@ -282,7 +282,7 @@ fn entries_are_bounded() {
     let wide = "import os\nos.mkdir('/tmp/o'); os.chdir('/tmp/o')\nfor i in range(20):\n os.mkdir('d' * 250); os.chdir('d' * 250)\n\
         \x20open('f', 'w').close()\n";
     let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", wide])));
-    assert_eq!((fetched.files.len(), &*fetched.skipped[0].1), (16, "its path has more than 4095 bytes"));
+    assert_eq!((fetched.files.len(), &*fetched.skipped[0].1), (16, "the path has more than 4095 bytes"));
 }
 
 /// Outputs are captured after every kind of exit. If the process never ran, there are no outputs.

@@ -57,7 +57,7 @@ fn full_disk_skips_only_oversized_outputs() {
     let fetched = fetch(&daemon.api, "some", "").unwrap();
     assert_eq!(fetched.paths(), ["/tmp/o/a", "/tmp/o/c"]);
     assert_eq!(fetched.reason("/tmp/o/b"), "no space on the executor's disk");
-    assert_eq!(std::fs::read_dir(outputs_dir(&daemon, "some")).unwrap().count(), 3, "no half");
+    assert_eq!(std::fs::read_dir(outputs_dir(&daemon, "some")).unwrap().count(), 3, "a partial file is stored");
     assert_wiped(&container, "shim");
 
     // The disk is full to the last byte while the container runs. Its exit is still recorded, and its secrets are
@@ -149,7 +149,7 @@ fn a_stop_cuts_a_capture_short() {
     let reported = summary(&container);
     assert!(reported.files > 0 && reported.files < 9990 && reported.skipped >= 1, "{reported:?}");
     let fetched = fetch(&daemon.api, "stopped", "").unwrap();
-    assert_eq!(fetched.reason("/tmp/o"), "the container was stopped before it was captured");
+    assert_eq!(fetched.reason("/tmp/o"), "the container was stopped before the capture");
     assert_eq!(fetched.files.len(), reported.files as usize);
     assert_wiped(&container, "shim");
     assert_eq!(helpers.len(), 1, "the control: there was one");

@@ -52,7 +52,7 @@ fn random_trees_follow_rules_under_kills() {
             node.api.stop(id, None).unwrap();
         }
         for (id, tree) in &trees {
-            let ended = wait::within(wait::PATIENCE, || {
+            let ended = wait::within(wait::DEFAULT_TIMEOUT, || {
                 let container = node.api.get(id).unwrap();
                 if container.state() == State::Completed { Ok(container) } else { Err(Box::new(container)) }
             });
@@ -68,7 +68,7 @@ fn random_trees_follow_rules_under_kills() {
         }
         done += trees.len();
     }
-    node.wait_until_back_at(&before, wait::PATIENCE).unwrap();
+    node.wait_until_back_at(&before, wait::DEFAULT_TIMEOUT).unwrap();
     assert!(
         failed > count / 10 && cancelled > count / 20,
         "control failed: only {failed} failed and {cancelled} were cancelled"

@@ -59,7 +59,7 @@ fn events(daemon: &Daemon, id: &str) -> Vec<Event> {
 
 /// Waits until all runs together have printed `up` this many times. Returns the pid of the current run.
 fn running(daemon: &Daemon, id: &str, times: usize) -> i32 {
-    wait::until("it runs", || {
+    wait::until("the container runs", || {
         let runs = daemon.api.logs_so_far(id).matches("up\n").count() == times;
         let pid = step(&daemon.api.get(id).ok()?, "action").pid;
         i32::try_from(pid).ok().filter(|pid| runs && *pid != 0)
@@ -166,7 +166,7 @@ fn restarts_go_on_without_executord_and_launcher() {
     kill(first, 10);
     let log = daemon.setup().state_dir().join("containers/alone/log");
     let ups = || std::fs::read_to_string(&log).unwrap_or_default().matches(" up").count();
-    wait::until("it runs again without executord", || (ups() == 2).then_some(()));
+    wait::until("the container runs again without executord", || (ups() == 2).then_some(()));
     daemon.start_again();
     let second = running(&daemon, "alone", 2);
     assert_eq!(count(&daemon.api.get("alone").unwrap()), 1);
@@ -315,7 +315,9 @@ fn diegos_lines_are_in_the_log() {
     assert_eq!(lines("late"), [begun, &format!("APP {failure}"), "ONE ONE says", "TWO TWO says", "APP Exit status 0"]);
     daemon.api.started(monitored("healthy", &format!("touch /tmp/ok; {ENDS}")));
     until(&daemon, "healthy", "it is ready", |container| container.ready);
-    wait::until("it is noted", || (lines("healthy") == [begun, "APP Container became healthy"]).then_some(()));
+    wait::until("the health change is in the log", || {
+        (lines("healthy") == [begun, "APP Container became healthy"]).then_some(())
+    });
     daemon.api.delete("healthy", true).unwrap();
     // The control: a single run has only its own output.
     let plain = daemon.api.run_to_end(RunRequest { log_source: "APP".into(), ..sh("echo plain") });
@@ -337,7 +339,7 @@ fn a_sidecar_has_limits_of_its_own() {
     let sidecar = step(&held, "sidecars[0].action");
     assert!(ending(&held).oom_killed, "{held:#?}");
     assert_eq!(sidecar.error, "Exited with status 137 (out of memory)");
-    assert_eq!(step(&held, "action").state(), step::State::Cancelled, "it is not the one that was killed");
+    assert_eq!(step(&held, "action").state(), step::State::Cancelled, "the other step was killed");
     let free = daemon.api.run_to_end(with("free", HOG, Sidecar::default()));
     assert!(!ending(&free).oom_killed, "the control: the container's limit is not reached");
     assert!(daemon.api.output("free").text().contains("had enough"));

@@ -11,7 +11,7 @@ has "$out" '^600 1234:1234 16 db/password$'
 has "$out" 'ro,nosuid,nodev,noexec,relatime - ramfs executor-secrets'
 has "$out" '^hunter2-and-more$'
 same 3 "$(printf '%s\n' "$out" | grep -c 'Read-only file system')" 'refused writes'
-! grep executor-secrets /proc/self/mountinfo || fail 'secrets have a path on the host'
+! grep executor-secrets /proc/self/mountinfo || fail 'a mount of secret files is visible on the host'
 wipe=$(agent-cli inspect --json files | field '["result"]["wipe"]')
 has "$wipe" "'verified': True"
 has "$wipe" "'bytes': 16"

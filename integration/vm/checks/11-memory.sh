@@ -9,7 +9,7 @@ systemctl daemon-reload
 systemctl daemon-reexec
 same $((48 << 20)) "$(cat "$dir/memory.max")" 'memory.max after daemon-reexec'
 agent-cli rm -f limited
-[ ! -d "$dir" ] || fail "$dir is still there"
+[ ! -d "$dir" ] || fail "$dir still exists"
 
 code=0
 printed=$(run --keep --id oom --memory 32M -- sh -c 'head -c 200m /dev/zero | tail' 2>&1) || code=$?

@@ -13,9 +13,9 @@ for cpus in 0.25 1; do
     percent=$(((after - before) * 100000 / (ended - began)))
     note "--cpus $cpus: $percent % of a processor was used"
     if [ $cpus = 1 ]; then
-        [ $percent -gt 50 ] || fail 'the control: without a tight quota the container uses more'
+        [ $percent -gt 50 ] || fail "control failed: without a tight quota the container used $percent % of a processor, expected more than 50 %"
     else
-        [ $percent -le 32 ] || fail 'the quota does not hold'
+        [ $percent -le 32 ] || fail "the container used $percent % of a processor; the maximum is 32 %"
     fi
     agent-cli rm -f busy
 done

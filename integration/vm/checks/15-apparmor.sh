@@ -48,7 +48,7 @@ denied" "$(agent-cli exec confined -- sh -c "$attempt")" 'an executed process'
 same "executor-check (enforce)" "$(cat "/proc/$(agent-cli inspect --json confined | field '["processes"][0]["pid"]')/attr/current")" 'the first process'
 agent-cli rm -f confined
 free=$(run -- sh -c "$attempt")
-! printf '%s\n' "$free" | grep -q -e denied -e executor-check || fail "the control is confined: $free"
+! printf '%s\n' "$free" | grep -q -e denied -e executor-check || fail "control failed: the container without a profile is confined: $free"
 code=0
 told=$(run --apparmor-profile unconfined -- true 2>&1) || code=$?
 same 125 $code 'a profile that is not listed'

@@ -10,7 +10,7 @@ eventually 60 said up
 generation=$(agent-cli inspect --json web | field '["files_generation"]')
 printf new-value-2 | agent-cli rotate web --file db/password=@- --signal HUP
 eventually 60 said new-value-2
-! said old-value-1 || fail 'the old value'
+! said old-value-1 || fail 'the container printed the old value after the rotation'
 now=$(agent-cli inspect --json web | field '["files_generation"]')
-[ "$now" -gt "$generation" ] || fail "generation $generation, then $now"
+[ "$now" -gt "$generation" ] || fail "generation after the rotation: $now, expected more than $generation"
 agent-cli rm -f web

@@ -45,5 +45,5 @@ for n in 1 2 3 4; do
 done
 agent-cli rm $(agent-cli ps -aq)
 same '' "$(cgroups)" 'cgroups of containers'
-same '' "$(network_left)" 'network'
+same '' "$(network_left)" 'network objects'
 same '' "$(loop_devices)" 'loop devices'

@@ -38,6 +38,6 @@ for n in 1 2 3 4; do
     at "long$n ended"
 done
 restarts=$(systemctl show -p NRestarts --value executord.service)
-[ "$restarts" -ge 6 ] || fail "the control: systemd started executord again $restarts times"
+[ "$restarts" -ge 6 ] || fail "control failed: systemd restarted executord $restarts times, expected at least 6"
 agent-cli rm $(agent-cli ps -aq)
 same '' "$(cgroups)" 'cgroups of containers'

@@ -16,8 +16,8 @@ same 1234 "$(find /var/lib/executor/layers -name private -exec stat -c %u {} +)"
 agent-cli run -d --id used --disk 32M $IMAGE -- 'exec sleep 1000'
 pid=$(agent-cli inspect --json used | field '["processes"][0]["pid"]')
 owner=$(stat -c %u "/proc/$pid")
-[ "$owner" -gt 1879048192 ] || fail "the user on the host is $owner"
-agent-cli inspect --json used | grep -q "$digest" || fail 'the digest is not reported'
+[ "$owner" -gt 1879048192 ] || fail "user id of the container on the host: $owner, expected more than 1879048192"
+agent-cli inspect --json used | grep -q "$digest" || fail 'agent-cli inspect does not report the digest'
 systemctl stop check-registry
 systemctl restart executor-launcher executord
 eventually 60 serves

@@ -21,4 +21,4 @@ agent-cli rm -f long
 code=0
 wait $waiting || code=$?
 [ $code != 0 ] || fail 'the process outlived its container'
-[ ! -d "$dir" ] || fail "$dir is still there"
+[ ! -d "$dir" ] || fail "$dir still exists"

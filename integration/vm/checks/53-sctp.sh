@@ -33,13 +33,13 @@ address=$(agent-cli inspect --json sctp | field '["network_status"]["addresses"]
 eventually 60 says "$address" 8000
 eventually 60 says 127.0.0.1 8090
 eventually 60 says ::1 8090
-! says 127.0.0.1 8091 || fail 'the control: a port that is not published'
+! says 127.0.0.1 8091 || fail 'control failed: a port that is not published responds'
 # The port is reserved: neither a program of the host nor another container gets it, and TCP is another port.
 python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132).bind(("127.0.0.1", 8090))' &&
-    fail 'a program of the host has the port'
+    fail 'a program of the host can bind the published port'
 python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM).bind(("127.0.0.1", 8090))'
 same 125 "$(status_of agent-cli run --network bridge --publish 8090:8000/sctp $IMAGE)" 'the port in use'
 kill $server
 agent-cli rm -f sctp
-! says 127.0.0.1 8090 || fail 'the port answers after the end'
-same "$before" "$(network_left)" 'after the end'
+! says 127.0.0.1 8090 || fail 'the port responds after the removal of the container'
+same "$before" "$(network_left)" 'network objects after the removal'

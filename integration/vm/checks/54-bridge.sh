@@ -18,25 +18,25 @@ has "$address" '^10\.61\.'
 eventually 60 says "$address" 8000
 eventually 60 says 127.0.0.1 8092
 eventually 60 says ::1 8092
-! says 127.0.0.1 8093 || fail 'the control: a port that is not published'
+! says 127.0.0.1 8093 || fail 'control failed: a port that is not published responds'
 has "$(agent-cli run --network bridge $IMAGE -- "busybox nc -w 2 $address 8000 </dev/null")" '^from-web$'
-at 'ports and peers answer'
+at 'ports and peers respond'
 
 eventually 60 named web "$address"
-! named nowhere "$address" || fail 'the control: a name of no container'
+! named nowhere "$address" || fail 'control failed: the name of no container resolves'
 ! agent-cli run --network bridge $IMAGE -- "busybox nc -w 2 10.61.0.1 5000 </dev/null" ||
     fail 'a container without egress reaches the registry at the gateway'
-at 'names are answered'
+at 'names are resolved'
 
 systemctl restart executor-launcher executord
 eventually 60 serves
 eventually 60 says 127.0.0.1 8092
 eventually 60 named web "$address"
 agent-cli rm -f web
-same "$before" "$(network_left)" 'after the end'
+same "$before" "$(network_left)" 'network objects after the removal'
 web lost 8092
 eventually 60 says 127.0.0.1 8092
 kill -9 $(shims)
 agent-cli wait lost || true
 agent-cli rm lost
-same "$before" "$(network_left)" 'after its shim was killed'
+same "$before" "$(network_left)" 'network objects after the shim was killed'

@@ -16,7 +16,7 @@ has "$missing" 'allow_no_limits = true'
 has "$missing" 'cgroup_parents = \["/kubepods"\]'
 
 node_up
-executor-cri --check || fail 'the check after the node is set up'
+executor-cri --check || fail 'executor-cri --check fails after the setup of the node'
 same 'srw------- root root' "$(stat -c '%A %U %G' /run/executor-cri/cri.sock)" 'the socket'
 has "$(crictl version)" 'RuntimeName: +executor'
 at 'executor-cri serves'
@@ -46,7 +46,7 @@ same '50000 100000' "$(cat "$cgroup/cpu.max")" 'the quota'
 crictl update --memory 134217728 "$web"
 same 134217728 "$(cat "$cgroup/memory.max")" 'the changed limit'
 used=$(crictl stats -o json "$web" | field '["stats"][0]["memory"]["workingSetBytes"]["value"]')
-[ "$used" -gt 0 ] || fail "the statistics have $used bytes"
+[ "$used" -gt 0 ] || fail "statistics: $used bytes, expected more than 0"
 at 'a pod runs, and is limited'
 
 # A restart and a kill of executor-cri, and of executord, change nothing for the container.
@@ -75,7 +75,7 @@ systemctl daemon-reload
 systemctl restart executor-cri
 eventually 60 crictl info
 same "$(readlink /proc/1/ns/mnt)" "$(readlink "/proc/$(systemctl show -P MainPID executor-cri)/ns/mnt")" 'the mount namespace'
-[ -S /var/lib/kubelet/plugins_registry/secrets.executor.v1-reg.sock ] || fail 'no socket for the kubelet'
+[ -S /var/lib/kubelet/plugins_registry/secrets.executor.v1-reg.sock ] || fail 'the socket for the kubelet does not exist'
 rm -r ${drop_in%/*} /etc/executor/executor-cri.toml
 systemctl daemon-reload
 systemctl restart executor-cri

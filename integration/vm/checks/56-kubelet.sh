@@ -38,7 +38,7 @@ for version in web-1 web-2; do
         ! grep -rqsF --devices=skip -- "$part" $where || fail "the key of $version is in $where"
     done
 done
-grep -qF -- "$part" "$made/key" || fail 'the control: the same search finds the copy of this check'
+grep -qF -- "$part" "$made/key" || fail 'control failed: the search does not find the copy of this check'
 
 # After a kill, the kubelet finds the container again.
 kill -9 "$(systemctl show -P MainPID kubelet)"

@@ -119,11 +119,11 @@ nothing_runs() {
         ! grep -e /var/lib/kubelet/pods -e executor-secrets /proc/self/mountinfo
 }
 
-# ended REASON CODE: all containers have ended, before now and after their creation. The last ones of the Deployment have this
-# reason and code.
+# ended REASON CODE: all containers have exited, before now and after their creation. The last containers of the Deployment
+# have this reason and code.
 ended() {
     for id in $(crictl ps -aq); do crictl inspect "$id"; done >"$made/inspected"
-    python3 - "$@" <<END || fail 'the containers after the start of the machine'
+    python3 - "$@" <<END || fail 'unexpected state of containers after the start of the machine'
 import json, sys, time
 text, now = open("$made/inspected").read().strip(), time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + 1))
 while text:
@@ -242,10 +242,10 @@ END
     systemctl start kubelet
     eventually 600 /payload/programs/kubectl apply -f $made/manifest.yaml
     note "the API server was ready $(cut -d' ' -f1 /proc/uptime) s after the boot"
-    at 'the API server serves'
+    at 'the API server responds'
     is_ready 0
-    [ "$(network_left)" != "$before" ] || fail 'the control: pods have addresses'
-    ! nothing_runs >/dev/null || fail 'the control: pods have cgroups and mounts'
+    [ "$(network_left)" != "$before" ] || fail 'control failed: pods have no addresses'
+    ! nothing_runs >/dev/null || fail 'control failed: pods have neither cgroups nor mounts'
     at 'the pods are ready'
     exit 88
     ;;
@@ -267,7 +267,7 @@ esac
 
 control_plane
 eventually 120 crictl info
-same '[]' "$(runtime 'attempts("", "READY") + runs("web", "RUNNING")')" 'what runs after the crash'
+same '[]' "$(runtime 'attempts("", "READY") + runs("web", "RUNNING")')" 'running pods and containers after the crash'
 ended ContainerStatusUnknown 137
 eventually 60 nothing_runs
 at 'the crash has left only records'

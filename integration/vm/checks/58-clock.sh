@@ -37,7 +37,7 @@ stamp() {
     date -u -d "@$(($(date +%s) + $1))" +%Y%m%d%H%M%SZ
 }
 
-# Prints the answers of a caller over TLS, and of a pull from a registry with TLS.
+# Prints the output of a caller over TLS, and of a pull from a registry with TLS.
 caller() {
     agent-cli --address 127.0.0.1:7443 --tls-cert $pki/client.crt --tls-key $pki/client.key --tls-ca $pki/ca.crt info 2>&1
 }
@@ -86,7 +86,7 @@ print(cpu)
 assert int(cpu["usageCoreNanoSeconds"]["value"]) > 0 and int(memory["workingSetBytes"]["value"]) > 0, stats
 assert abs(int(cpu["timestamp"]) / 1e9 - time.time()) < 120, (cpu, time.time())
 assert 0 <= int((cpu.get("usageNanoCores") or {}).get("value", 0)) < 4e9, cpu
-' || fail "statistics: $1"
+' || fail "invalid statistics of the container: $1"
     crictl statsp >/dev/null
     at "unharmed: $1"
 }
@@ -128,13 +128,13 @@ END
     wait $command
     read -r code took <"$made/command.took"
     cat "$made/command.log"
-    [ "$code" != 0 ] || fail 'the command ended in time'
+    [ "$code" != 0 ] || fail 'the command succeeded, expected a timeout'
     has "$(cat "$made/command.log")" '[Tt]imeout|[Tt]imed out|[Dd]eadline'
-    { [ "$took" -ge 39 ] && [ "$took" -le 60 ]; } || fail "the timeout of 40 s took $took s"
+    { [ "$took" -ge 39 ] && [ "$took" -le 60 ]; } || fail "the timeout of 40 s expired after $took s"
     eventually 120 is '"deaf-node" in named' False
     stopped=$(awk '$4 == "signal" { from = $5 } { until = $5 } END { printf "%d", until - from }' "$made/deaf.log")
     # The program notices the signal after at most a second, and prints each second.
-    { [ "$stopped" -ge 16 ] && [ "$stopped" -le 25 ]; } || fail "the grace period of 20 s took $stopped s"
+    { [ "$stopped" -ge 16 ] && [ "$stopped" -le 25 ]; } || fail "the grace period of 20 s expired after $stopped s"
     note "$2: a timeout of 40 s took $took s, a grace period of 20 s $stopped s"
 }
 
@@ -205,7 +205,7 @@ paths = ["/"]
 END
 daemons
 eventually 60 pull
-caller || fail 'the control: a caller with a valid certificate'
+caller || fail 'control failed: a caller with a valid certificate is refused'
 
 cat >"$made/steady.yaml" <<END
 apiVersion: v1
@@ -239,7 +239,7 @@ at 'the pod runs'
 jump 3600 forward
 unharmed forward
 has "$(caller || true)" 'client.crt is expired or not valid yet'
-has "$(journalctl -b -u executord -n 60 --no-pager -o cat)" 'its certificate is expired'
+has "$(journalctl -b -u executord -n 60 --no-pager -o cat)" "the caller's certificate is expired"
 # The restart also ends connections to the registry, which were verified before the jump.
 daemons
 has "$(pull || true)" 'certificate expired'
@@ -258,7 +258,7 @@ late_is_probed() {
 eventually 120 late_is_probed 3
 at 'a new pod is probed'
 has "$(caller || true)" 'client.crt is expired or not valid yet'
-has "$(journalctl -b -u executord -n 60 --no-pager -o cat)" 'its certificate is not valid yet'
+has "$(journalctl -b -u executord -n 60 --no-pager -o cat)" "the caller's certificate is not valid yet"
 daemons
 has "$(pull || true)" 'certificate not valid yet'
 unharmed back-restarted
@@ -268,7 +268,7 @@ right
 eventually 120 late_is_probed $(($(cat $late | wc -l) + 3))
 unharmed right
 same 'True 0' "$(pod '"{ready} {restartCount}".format(**named["late-node"])')" 'the pod that started before'
-caller || fail 'a caller after the clock was set right'
+caller || fail 'a caller is refused after the clock was corrected'
 eventually 60 pull
 journal=$(journalctl -b --no-pager -o cat -u executord -u executor-launcher -u executor-cri)
 ! printf %s "$journal" | grep -i panic || fail 'a daemon panicked'

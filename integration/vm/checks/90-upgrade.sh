@@ -10,7 +10,7 @@ at "installed"
 eventually 60 serves
 for was in $before; do
     for unit in executord executor-launcher; do
-        [ "$was" != "$(systemctl show -p MainPID --value $unit)" ] || fail "$unit is still the old one"
+        [ "$was" != "$(systemctl show -p MainPID --value $unit)" ] || fail "$unit was not restarted by the upgrade"
     done
 done
 same "$sums" "$(md5sum /etc/executor/executor.toml)" 'the configuration'

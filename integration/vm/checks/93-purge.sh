@@ -3,13 +3,13 @@
 . "$VM/lib.sh"
 gone() {
     for path in /var/lib/executor /etc/executor /run/executor /sys/fs/cgroup/executor; do
-        [ ! -e $path ] || fail "$path: $(find $path | head)"
+        [ ! -e $path ] || fail "leftover files: $(find $path | head)"
     done
     left=$(find /etc/systemd /var/lib/systemd/deb-systemd-helper-* -name '*execut*' 2>/dev/null || true)
     same '' "$left" 'traces of the units'
     same 1 "$(dpkg -s executor 2>&1 | grep -c 'not installed')" 'dpkg knows nothing of it'
-    ! grep executor /etc/subuid /etc/subgid 2>/dev/null || fail 'ranges of ids are left'
-    getent passwd executor >/dev/null || fail 'the user is missing'
+    ! grep executor /etc/subuid /etc/subgid 2>/dev/null || fail 'ranges of user ids are still assigned'
+    getent passwd executor >/dev/null || fail 'the user executor was removed'
     systemctl daemon-reload
     same '' "$(systemctl --failed --no-legend)" 'failed units'
 }

@@ -70,8 +70,8 @@ const GREETING: &str = include_str!("probes/greeting.py");
 const MEMORY: u64 = 48 << 20;
 /// Memory limit of a container with many processes.
 const CROWD_MEMORY: u64 = 1 << 30;
-/// Timeout of a rotation and of the forced stop of a container.
-const AT_ONCE: Duration = Duration::from_secs(5);
+/// Timeout of a rotation, and of a forced stop.
+const REACTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn python(id: &str, script: &str, arguments: &[&str]) -> RunRequest {
     program("/usr/bin/python3", &[&["-c", script], arguments].concat()).id(id).memory(MEMORY)
@@ -102,10 +102,10 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
         let said = said(&daemon, &id, "lease");
         let fd = said.rsplit(' ').next().unwrap_or_default();
         let old = format!("/proc/{}/fd/{fd}", integration::api::pid(&container));
-        ensure!(std::fs::read(&old)? == b"old", "{old} is another file");
+        ensure!(std::fs::read(&old)? == b"old", "{old} does not contain the old value");
         daemon.api.update(update(&id, &[("a", b"new")]))?;
         let rotated = Instant::now();
-        while rotated.elapsed() < AT_ONCE && std::fs::read(&old)? == b"old" {
+        while rotated.elapsed() < REACTION_TIMEOUT && std::fs::read(&old)? == b"old" {
             std::thread::sleep(Duration::from_millis(10)); // nothing announces a wipe
         }
         let (wiped, begun) = (rotated.elapsed(), Instant::now());
@@ -116,7 +116,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
             wiped.as_secs_f64(),
             ended.as_secs_f64()
         );
-        if wiped >= AT_ONCE || ended >= AT_ONCE { faults.push(text) } else { reported.push(text) }
+        if wiped >= REACTION_TIMEOUT || ended >= REACTION_TIMEOUT { faults.push(text) } else { reported.push(text) }
     }
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported.join("; ")))
 }
@@ -171,7 +171,7 @@ const LOCK_MAX: u64 = 256;
 
 pub(crate) fn locks(scale: Scale) -> anyhow::Result<Outcome> {
     let (taken, grown) = growth(LOCKS, scale.pick(100_000, 400_000))?;
-    // Other processes of the host allocate and free memory meanwhile.
+    // Other processes of the host also allocate and free memory.
     let reported = format!("{taken} locks used {:.1} MB: {} bytes each", grown as f64 / 1e6, grown / taken.max(1));
     Ok(Outcome::new((grown > taken * LOCK_MAX + (8 << 20)).then(|| reported.clone()), reported))
 }
@@ -183,8 +183,8 @@ pub(crate) fn locks_control(_: Scale) -> anyhow::Result<String> {
     daemon.api.started(python("c", LOCKS, &["3000"]));
     said(&daemon, "c", "taken");
     let more = std::fs::read_to_string("/proc/locks")?.lines().count().saturating_sub(before);
-    ensure!(more > 2900, "the kernel lists {more} more locks");
-    Ok(format!("the kernel lists {more} more locks"))
+    ensure!(more > 2900, "the kernel lists {more} additional locks, expected more than 2900");
+    Ok(format!("the kernel lists {more} additional locks"))
 }
 
 fn receive_max() -> anyhow::Result<u64> {
@@ -207,7 +207,10 @@ pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     said(&daemon, "c", "taken");
     let table = std::fs::read_to_string(format!("/proc/{}/net/netlink", integration::api::pid(&container)))?;
     let most = table.lines().filter_map(|line| line.split_whitespace().nth(4)?.parse::<u64>().ok()).max();
-    ensure!(most.is_some_and(|most| most > 100_000), "no socket has more than {most:?} bytes");
+    ensure!(
+        most.is_some_and(|most| most > 100_000),
+        "the fullest socket has {most:?} bytes, expected more than 100000"
+    );
     Ok(format!("the kernel reports {} bytes waiting in one socket", most.unwrap_or(0)))
 }
 
@@ -232,7 +235,7 @@ pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     ensure!(greeted == "greeting came", "{greeted}");
     daemon.api.started(python("none", GREETING, &[]));
     let alone = said(&daemon, "none", "greeting");
-    ensure!(alone != "greeting came", "a container without a token is greeted");
+    ensure!(alone != "greeting came", "a container without a token receives the greeting");
     let socket = integration::runtime::socket(&daemon);
     Ok(format!(
         "without the crowd the greeting is received; the socket has mode {:o}",

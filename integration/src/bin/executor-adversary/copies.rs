@@ -23,7 +23,7 @@ pub(crate) const ALL: &[Attack] = &[
         control: exchanged_control,
     },
     Attack {
-        name: "copy: an archive that leads out",
+        name: "copy: an archive that escapes its directory",
         position: Position::Client,
         claim: "an archive is unpacked only below its directory and through no link, whatever names it has",
         attack: outside,
@@ -44,9 +44,12 @@ fn archive(entries: &[(EntryType, &str, &str)]) -> anyhow::Result<Vec<u8>> {
         let mut header = Header::new_ustar();
         header.set_entry_type(*kind);
         header.set_mode(0o644);
-        // Written directly, because the tar crate refuses paths that lead outside.
+        // Written directly, because the tar crate refuses paths that escape.
         for (at, text) in [(0, path), (157, link)] {
-            let field = header.as_mut_bytes().get_mut(at..at + text.len()).context("the text is too long")?;
+            let field = header
+                .as_mut_bytes()
+                .get_mut(at..at + text.len())
+                .context("the text does not fit into the field of the header")?;
             field.copy_from_slice(text.as_bytes());
         }
         header.set_cksum();
@@ -89,7 +92,7 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{rounds} rounds, and no file of the host was read or created")))
 }
 
-/// Control: the same name, opened from the host, leads to a file outside of the container.
+/// Control: the same name, opened from the host, is a file outside of the container.
 pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     let (_daemon, _rootfs, home, pid) = exchanging()?;
     let naive = Path::new("/proc").join(pid.to_string()).join("root/dir");
@@ -100,7 +103,7 @@ pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("opened from the host, the file was read after {rounds} rounds"))
 }
 
-/// Archive entries that lead to a file outside of the directory `/tmp/in/below`. [`is_outside`] checks for the file.
+/// Archive entries that escape to a file outside of the directory `/tmp/in/below`. [`is_outside`] checks for the file.
 const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Regular, "../made", "")],
     &[(EntryType::Regular, "x/../../made", "")],
@@ -124,7 +127,7 @@ fn with_directories() -> anyhow::Result<Daemon> {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     let made = executed(&daemon.api, script("c", "mkdir -p /tmp/in/below; printf old >/tmp/in/old"))?;
-    ensure!(made.exit == Some(Ok(0)), "the directories were not made");
+    ensure!(made.exit == Some(Ok(0)), "mkdir in the container failed");
     Ok(daemon)
 }
 

@@ -10,7 +10,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "root: a directory moved while it is emptied",
         position: Position::Executord,
-        claim: "a removal removes only its own tree, even if directories of it are moved meanwhile",
+        claim: "a removal removes only its own tree, even if its directories are moved during the removal",
         attack: disk::moved,
         control: disk::moved_control,
     },

@@ -46,7 +46,7 @@ pub(crate) const ALL: &[Attack] = &[
 ];
 
 /// Timeout for unpacking or refusing a layer of one file.
-const AT_ONCE: Duration = Duration::from_secs(5);
+const UNPACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Encodes a number that does not fit in octal digits, in GNU tar's encoding: 12 bytes with the first bit set.
 fn number(value: u64) -> [u8; 12] {
@@ -93,7 +93,7 @@ fn holes(scale: Scale) -> anyhow::Result<Outcome> {
             _ => "refused",
         };
         reported.push(format!("2^{} bytes {outcome} in {:.2} s", size.ilog2(), took.as_secs_f64()));
-        if took > AT_ONCE {
+        if took > UNPACK_TIMEOUT {
             return Ok(Outcome::Through(reported.join(", ")));
         }
     }
@@ -125,9 +125,9 @@ fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
             let begun = Instant::now();
             let answer = launcher.unpack(&blob, &[]);
             let took = begun.elapsed();
-            ensure!(!matches!(answer, LauncherAnswer::Done(_)), "a hole is unpacked: {answer:?}");
+            ensure!(!matches!(answer, LauncherAnswer::Done(_)), "an archive with a hole is unpacked: {answer:?}");
             reported.push(format!("2^{} bytes{kind} refused in {:.2} s", length.ilog2(), took.as_secs_f64()));
-            if took > AT_ONCE {
+            if took > UNPACK_TIMEOUT {
                 return Ok(Outcome::Through(reported.join(", ")));
             }
         }
@@ -178,13 +178,13 @@ fn flips(scale: Scale) -> anyhow::Result<Outcome> {
         let (at, mask) = (bit / 8, 1 << (bit % 8));
         blob.file.write_all_at(&[archive[at] ^ mask], at as u64)?;
         match launcher.unpack(&blob, &[]) {
-            LauncherAnswer::Done(_) => faults.push(format!("flipped bit {bit} is not detected")),
+            LauncherAnswer::Done(_) => faults.push(format!("the flipped bit {bit} is not detected")),
             _ => refused += 1,
         }
         blob.file.write_all_at(&archive[at..=at], at as u64)?;
     }
     if !launcher.stored("sha256").is_empty() || !launcher.stored("ingest").is_empty() {
-        faults.push("a damaged blob has leftovers".to_owned());
+        faults.push("a refused blob left files in the store".to_owned());
     }
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} damaged blobs refused")))
 }
@@ -194,13 +194,16 @@ fn flips(scale: Scale) -> anyhow::Result<Outcome> {
 fn flips_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let blob = Blob::from_archive(&sparse(1 << 12));
-    ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)), "the intact blob is refused");
+    ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)), "the launcher refuses an intact blob");
     let file =
         || launcher.stored("sha256").pop().map(|layer| layer.join("fs/sparse")).context("there is no stored layer");
     let whole = fs::read(file()?)?;
     fs::OpenOptions::new().write(true).open(file()?)?.write_all_at(&[1], 0)?;
-    ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)) && fs::read(file()?)? != whole, "found");
-    ensure!(matches!(launcher.remove_layer(&blob), LauncherAnswer::Done(_)), "the layer is not removed");
+    ensure!(
+        matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)) && fs::read(file()?)? != whole,
+        "a damaged layer was repaired without a removal"
+    );
+    ensure!(matches!(launcher.remove_layer(&blob), LauncherAnswer::Done(_)), "the launcher did not remove the layer");
     ensure!(
         matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)) && fs::read(file()?)? == whole,
         "the layer is not repaired"

@@ -27,23 +27,23 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "faults: no process left",
         position: Position::Machine,
-        claim: "a Run or an Exec without free processes answers RESOURCE_EXHAUSTED, and the node works afterwards",
+        claim: "a Run or an Exec without free processes returns RESOURCE_EXHAUSTED, and the node works afterwards",
         attack: processes,
         control: processes_control,
     },
     Attack {
         name: "faults: shells that are stopped",
         position: Position::Machine,
-        claim: "a warm container that does not answer delays a launch by a second, and the container runs once",
+        claim: "a warm container that does not respond delays a launch by a second, and the container runs once",
         attack: stopped_warm,
         control: stopped_warm_control,
     },
 ];
 
-/// Number of restarts of a container without delay, and seconds after which one more restart is allowed
-/// (docs/restarts.md).
+/// Number of restarts of a container without delay (docs/restarts.md).
 const BURST: u64 = 10;
-const PERIOD: u64 = 5;
+/// Seconds after which one more restart is allowed.
+const REFILL_SECONDS: u64 = 5;
 
 /// Runs containers whose process exits immediately, until each container waits for at least a second before a restart.
 /// Returns the number of restarts of each container.
@@ -71,13 +71,13 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     daemon.api.run_to_end(program("/bin/true", &[]).id("other"));
     let begun = Instant::now();
     let restarts = paced(&daemon, scale.pick(5, 100));
-    let most = BURST + begun.elapsed().as_secs() / PERIOD + 1;
+    let most = BURST + begun.elapsed().as_secs() / REFILL_SECONDS + 1;
     // The other client's events are still available, from the first one on.
-    let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("there is no event")?;
+    let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("the event stream is empty")?;
     let kept = first.event.as_ref().is_some_and(|event| event.container_id == "other");
     let fault = match restarts.iter().max() {
         Some(restarts) if *restarts > most => Some(format!("{restarts} restarts; at most {most} are allowed")),
-        _ => (!kept).then(|| format!("the first event is {first:?}")),
+        _ => (!kept).then(|| format!("the first event is {first:?}, expected an event of \"other\"")),
     };
     Ok(Outcome::new(fault, format!("{} loops are delayed, and no event is lost", restarts.len())))
 }
@@ -86,7 +86,10 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
 fn restarts_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let restarts = paced(&daemon, 1);
-    ensure!(restarts.iter().all(|count| *count >= BURST), "{restarts:?} restarts");
+    ensure!(
+        restarts.iter().all(|count| *count >= BURST),
+        "{restarts:?} restarts, expected at least {BURST} of each container"
+    );
     Ok(format!("{restarts:?} restarts before the delay"))
 }
 
@@ -126,7 +129,7 @@ impl PidsLimit {
 
 impl Drop for PidsLimit {
     fn drop(&mut self) {
-        let _ = wait::within(wait::PATIENCE, || {
+        let _ = wait::within(wait::DEFAULT_TIMEOUT, || {
             let members = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
             for pid in members.lines() {
                 let _ = fs::write(self.parent.join("cgroup.procs"), pid);
@@ -187,11 +190,11 @@ fn processes_control(_: Scale) -> anyhow::Result<String> {
 fn with_warm_pool() -> anyhow::Result<(Daemon, Vec<i32>)> {
     let daemon = Setup::default().config("[warm_pool]\nsize = 2\n").start();
     daemon.api.wait_until_warm_pool_is_ready();
-    let launcher = daemon.launcher().context("there is no launcher")?;
+    let launcher = daemon.launcher().context("executord has no launcher")?;
     let all = footprint::processes(&daemon.setup().run_dir(), Some(launcher));
     let own = warm_pool::processes(&all).into_iter().filter(|pid| host::parent(*pid) == Some(launcher));
     let own: Vec<i32> = own.collect();
-    ensure!(own.len() == 2, "{own:?}");
+    ensure!(own.len() == 2, "warm containers {own:?}, expected 2");
     Ok((daemon, own))
 }
 
@@ -200,7 +203,9 @@ fn stopped_warm(_: Scale) -> anyhow::Result<Outcome> {
     let rootfs = Rootfs::busybox();
     for pid in &warm_pool {
         kill(*pid, 19);
-        wait::until("it is stopped", || host::status(*pid, "State").filter(|state| state.starts_with('T')));
+        wait::until("the warm container is stopped", || {
+            host::status(*pid, "State").filter(|state| state.starts_with('T'))
+        });
     }
     for id in ["a", "b"] {
         daemon.api.up(sh("echo up; exec busybox sleep 100000").id(id).rootfs(&rootfs.reference()));

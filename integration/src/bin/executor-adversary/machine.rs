@@ -127,6 +127,6 @@ fn restarted(_: Scale) -> anyhow::Result<String> {
     shifted.set_clock(6)?;
     shifted.daemon.start_again();
     shifted.await_retention("later");
-    ensure!(shifted.daemon.api.get("done").is_err(), "a result of six hours ago is kept");
+    ensure!(shifted.daemon.api.get("done").is_err(), "a result is kept for more than six hours");
     Ok("a later executord that finds a result of six hours ago deletes it".into())
 }

@@ -105,7 +105,9 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> anyhow::Result<bool> {
     let scale = if options.long { Scale::Long } else { Scale::Short };
     if let Some([name, part]) = options.play.as_deref() {
-        let Some(attack) = all().find(|attack| attack.name == name) else { bail!("no attack is named {name:?}") };
+        let Some(attack) = all().find(|attack| attack.name == name) else {
+            bail!("unknown attack {name:?}; --list prints all attacks")
+        };
         stage::run_here(attack, part, scale)?;
         return Ok(true);
     }
@@ -114,14 +116,14 @@ fn run(options: &Options) -> anyhow::Result<bool> {
             && (options.position.is_empty() || options.position.contains(&attack.position))
     };
     let wanted: Vec<&Attack> = all().filter(is_wanted).collect();
-    ensure!(!wanted.is_empty(), "the filters match no attack; --list prints all");
+    ensure!(!wanted.is_empty(), "the filters match no attack; --list prints all attacks");
     if options.list {
         wanted
             .iter()
             .for_each(|attack| println!("{:<10} {:<46} {}", attack.position.name(), attack.name, attack.claim));
         return Ok(true);
     }
-    ensure!(nix::unistd::geteuid().is_root(), "run as root: containers and the attackers' positions require it");
+    ensure!(nix::unistd::geteuid().is_root(), "the attacks require root: run the command as root");
     nix::sys::prctl::set_child_subreaper(true)?;
     let mut report = Report::default();
     for attack in wanted {

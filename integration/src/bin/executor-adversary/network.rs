@@ -60,7 +60,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "rebinding: registries",
         position: Position::Server,
-        claim: "a registry that has answered cannot lead executord to this machine by its name or by its token service",
+        claim: "a registry that has responded cannot redirect executord to this machine by its name or by its token service",
         attack: registries,
         control: registries_control,
     },
@@ -176,7 +176,7 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
             }),
         ];
     }
-    ensure!(reported.iter().all(|text| text.starts_with("sent ")), "the probe did not complete: {reported:?}");
+    ensure!(reported.iter().all(|text| text.starts_with("sent ")), "a probe did not send all packets: {reported:?}");
     // Without open egress, capabilities that permit changes to the rules are refused.
     let mut lifted = Vec::new();
     for capability in ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"] {
@@ -203,7 +203,10 @@ fn leave_control(_: Scale) -> anyhow::Result<String> {
     let reported = probe(&daemon, "open", |request| RunRequest { egress: true, ..request });
     beyond.settle(&daemon);
     let (connections, datagrams) = beyond.arrived();
-    ensure!(connections > 5 && datagrams > 20, "{reported}: {connections} connections, {datagrams} datagrams");
+    ensure!(
+        connections > 5 && datagrams > 20,
+        "{reported}: {connections} connections and {datagrams} datagrams arrived, expected more than 5 and 20"
+    );
     Ok(format!("with egress {connections} connections and {datagrams} datagrams arrive"))
 }
 
@@ -319,7 +322,7 @@ fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
     ensure!(asked > 0 && names.asked() > 2, "the attacker received no request: {reported:#?}");
     let reached: Vec<String> =
         victim.requests().into_iter().chain(near.requests()).map(|request| request.target).collect();
-    let text = format!("{} downloads, the attacker answered {asked} requests", urls.len());
+    let text = format!("{} downloads, the attacker responded to {asked} requests", urls.len());
     Ok(Outcome::new((!reached.is_empty()).then(|| format!("{text}; loopback got {reached:?}")), text))
 }
 
@@ -383,7 +386,7 @@ fn denied_control(_: Scale) -> anyhow::Result<String> {
 /// Vault token of executord.
 const TOKEN: &str = "token-7c21d5e0aa";
 
-/// Starts a TLS server that answers each request with a secret and records received data.
+/// Starts a TLS server that responds to each request with a secret and records received data.
 fn tls_server(address: &str, issued: &Issued) -> anyhow::Result<Arc<Mutex<Vec<u8>>>> {
     let certificate = CertificateDer::from_pem_slice(issued.certificate.as_bytes())?;
     let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;

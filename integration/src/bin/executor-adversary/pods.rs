@@ -45,12 +45,16 @@ fn peer(_: Scale) -> anyhow::Result<Outcome> {
         let victim = sh("echo $$; exec sleep 100000").id(id).user(user).file(PATH, b"SECRET-FILE");
         daemon.api.started(member(victim.env("KEY", "SECRET-ENV")));
         let lines = daemon.api.follow(id).until(|entry| !entry.data.is_empty());
-        let pid = String::from_utf8_lossy(&lines.last().context("there is no process id")?.data).trim().to_owned();
+        let pid =
+            String::from_utf8_lossy(&lines.last().context("the victim printed no process id")?.data).trim().to_owned();
         for by in ["0:0", "1000:1000"] {
             let seen = output(&daemon, sh(&format!("set -- {pid}; {READ}")).user(by));
-            ensure!(seen.contains("Permission denied") || seen.contains("SECRET"), "the victim is not visible: {seen}");
+            ensure!(
+                seen.contains("Permission denied") || seen.contains("SECRET"),
+                "the attacker's output shows neither a refusal nor the secret: {seen}"
+            );
             if seen.contains("SECRET") || seen.contains("mnt:[") {
-                faults.push(format!("{by} reads a peer that is {user}"));
+                faults.push(format!("user {by} reads a secret of a process of user {user}"));
             }
         }
     }

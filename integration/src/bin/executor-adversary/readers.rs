@@ -39,10 +39,10 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Grace period that is longer than any attack.
-const LONG: Duration = Duration::from_secs(3600);
+/// Grace period, timeout of a drain and lifetime of a reservation that do not expire during an attack.
+const LONG_PERIOD: Duration = Duration::from_secs(3600);
 /// Timeout of a Delete or a Drain that must not block, on a loaded machine. A drain gives up 30 s after its deadline.
-const ENDED_WITHIN: Duration = Duration::from_secs(25);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(25);
 /// Maximum number of bytes that a process can write while its reader does not read: pipe, queues and windows, with a
 /// margin.
 const HELD_MAX: u64 = 5 << 20;
@@ -74,12 +74,12 @@ fn held(pid: i32) -> u64 {
 }
 
 fn resident(pid: i32) -> anyhow::Result<u64> {
-    let line = host::status(pid, "VmRSS").context("the process is gone")?;
+    let line = host::status(pid, "VmRSS").with_context(|| format!("process {pid} does not exist"))?;
     Ok(line.trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
 fn parent(pid: i32) -> anyhow::Result<i32> {
-    Ok(host::status(pid, "PPid").context("the process is gone")?.parse()?)
+    Ok(host::status(pid, "PPid").with_context(|| format!("process {pid} does not exist"))?.parse()?)
 }
 
 /// Maximum number of clients that can be attached to a container.
@@ -87,7 +87,7 @@ const READERS: u64 = 16;
 
 fn unread(_: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
-    let grace = i64::try_from(LONG.as_millis())?;
+    let grace = i64::try_from(LONG_PERIOD.as_millis())?;
     let start = |id: &str| daemon.api.started(program("/usr/bin/yes", &[]).id(id).grace_ms(grace));
     let mut faults = Vec::new();
     let crowded = integration::api::pid(&start("crowded"));
@@ -111,13 +111,14 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     for pid in pids {
         held(pid);
     }
-    // Meanwhile another container runs, and its output can be read.
+    // Another container can run at the same time, and its output can be read.
     let beside = daemon.api.run_to_end(sh("echo beside").id("beside"));
     ensure!(integration::api::exit(&beside) == Ok(0), "{beside:?}");
     // After its reader has disconnected, the process continues.
     let stood = written(pids[2]);
     drop(leaving);
-    let goes_on = wait::within(ENDED_WITHIN, || if written(pids[2]) > stood + (1 << 20) { Ok(()) } else { Err(()) });
+    let goes_on =
+        wait::within(COMPLETION_TIMEOUT, || if written(pids[2]) > stood + (1 << 20) { Ok(()) } else { Err(()) });
     if goes_on.is_err() {
         faults.push("a process waits for a disconnected reader".to_owned());
     }
@@ -132,7 +133,7 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     }
     let drained = begun.elapsed();
     let last = last.context("the drain reported no progress")?;
-    if !last.left.is_empty() || deleted > ENDED_WITHIN || drained > ENDED_WITHIN {
+    if !last.left.is_empty() || deleted > COMPLETION_TIMEOUT || drained > COMPLETION_TIMEOUT {
         faults.push(format!("Delete took {deleted:.1?}, the drain {drained:.1?}, and left {:?}", last.left));
     }
     let reported = format!(
@@ -157,14 +158,14 @@ fn unread_control(_: Scale) -> anyhow::Result<String> {
 
 /// Starts a process that ignores SIGTERM, so that a drain takes a long time.
 fn stubborn(daemon: &Daemon) -> anyhow::Result<()> {
-    let grace = i64::try_from(LONG.as_millis())?;
+    let grace = i64::try_from(LONG_PERIOD.as_millis())?;
     daemon.api.up(sh("trap '' TERM; echo up; while :; do sleep 0.05; done").id("stubborn").grace_ms(grace));
     Ok(())
 }
 
 /// Calls Drain, reads its first message and disconnects.
 fn call(daemon: &Daemon) -> anyhow::Result<()> {
-    let mut drain = daemon.api.client().cell().drain(Some(LONG), 1, "attack")?;
+    let mut drain = daemon.api.client().cell().drain(Some(LONG_PERIOD), 1, "attack")?;
     let progress = daemon.api.block_on(drain.next())?.context("the drain reported no progress")?;
     ensure!(!progress.done, "the drain completed although a process ignores SIGTERM");
     Ok(())
@@ -192,11 +193,11 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
     let runs = daemon.api.run_to_end(sh("exit 0").id("after"));
     ensure!(integration::api::exit(&runs) == Ok(0), "{runs:?}");
     let reported = format!(
-        "{calls} calls: executord grew by {} bytes for each; the drain then ended in {took:.1?}",
+        "{calls} calls: executord grew by {} bytes for each; the drain then completed in {took:.1?}",
         grown / calls
     );
     Ok(Outcome::new(
-        (grown > calls * CALL_MAX + (256 << 10) || took > ENDED_WITHIN).then(|| reported.clone()),
+        (grown > calls * CALL_MAX + (256 << 10) || took > COMPLETION_TIMEOUT).then(|| reported.clone()),
         reported,
     ))
 }
@@ -237,14 +238,15 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     // A tenant can reserve at most half of the capacity, and must not drain.
     let tenant = tls.connect(&tls.files("tenant", &tls.authority.caller("spiffe://test/tenant")))?;
     let before = resident(daemon.pid())?;
-    let by_tenant = exhaust(&daemon.api, &tenant, "t", tries, LONG)?;
+    let by_tenant = exhaust(&daemon.api, &tenant, "t", tries, LONG_PERIOD)?;
     let beside = daemon.api.run(sh("exit 0").id("beside"));
     let drained = daemon.api.block_on(tenant.cell().drain(None, 1, "attack")?.next());
     if by_tenant > 20 || beside.is_err() || drained.is_ok() {
         faults.push(format!("a tenant makes {by_tenant} of 40 reservations; another caller: {beside:?}; {drained:?}"));
     }
-    let made = by_tenant + exhaust(&daemon.api, &daemon.api.client(), "a", tries, LONG)?;
-    let endless = daemon.api.block_on(daemon.api.client().cell().reserve("z", Resources::default(), Some(2 * LONG)));
+    let made = by_tenant + exhaust(&daemon.api, &daemon.api.client(), "a", tries, LONG_PERIOD)?;
+    let endless =
+        daemon.api.block_on(daemon.api.client().cell().reserve("z", Resources::default(), Some(2 * LONG_PERIOD)));
     if endless.is_ok() || made > 40 {
         faults.push(format!("{made} reservations were made although 40 fit, or for longer than an hour"));
     }
@@ -256,9 +258,9 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     ensure!(integration::api::exit(&freed) == Ok(0), "{freed:?}");
     // Short reservations expire by themselves.
     exhaust(&daemon.api, &daemon.api.client(), "b", tries, Duration::from_secs(1))?;
-    let victim = wait::within(ENDED_WITHIN, || daemon.api.run(sleeper("victim")));
+    let victim = wait::within(COMPLETION_TIMEOUT, || daemon.api.run(sleeper("victim")));
     if let Err(refused) = victim {
-        faults.push(format!("reservations of 1 s have not expired after {ENDED_WITHIN:?}: {refused}"));
+        faults.push(format!("reservations of 1 s have not expired after {COMPLETION_TIMEOUT:?}: {refused}"));
     }
     let grown = resident(daemon.pid())?.saturating_sub(before);
     let reported = format!(
@@ -275,7 +277,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
 /// Control: while reservations hold all capacity, a Run is refused.
 fn reservations_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Setup::default().config(SMALL).start();
-    let made = exhaust(&daemon.api, &daemon.api.client(), "a", 60, LONG)?;
+    let made = exhaust(&daemon.api, &daemon.api.client(), "a", 60, LONG_PERIOD)?;
     let refused =
         daemon.api.run(sleeper("victim")).err().context("a Run is accepted although all capacity is reserved")?;
     Ok(format!("{made} reservations make a Run fail: {}", refused.message()))

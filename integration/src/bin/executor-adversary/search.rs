@@ -7,22 +7,22 @@ use executor_residue::process::Process;
 use executor_residue::{Needles, Search};
 
 /// Time within which a process must wipe its secrets.
-const WITHIN: Duration = Duration::from_secs(1);
+const WIPE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the secrets that a process currently has in memory, with the size of each finding.
 pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let mut needles = Needles::new()?;
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
     let mut search = Search::new(&needles);
-    search.process(&Process::from_pid(pid.cast_unsigned()).context("the process is gone")?);
+    search.process(&Process::from_pid(pid.cast_unsigned()).with_context(|| format!("process {pid} does not exist"))?);
     let report = search.report();
-    ensure!(report.unsearched.is_empty(), "not all of it could be searched: {report:?}");
+    ensure!(report.unsearched.is_empty(), "cannot search all memory of process {pid}: {report:?}");
     Ok(report.hits.iter().map(ToString::to_string).collect())
 }
 
-/// Returns the secrets that a process still has in memory after [`WITHIN`]. Returns earlier if there are none.
+/// Returns the secrets that a process still has in memory after [`WIPE_TIMEOUT`]. Returns earlier if there are none.
 pub(crate) fn kept(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
-    let end = Instant::now() + WITHIN;
+    let end = Instant::now() + WIPE_TIMEOUT;
     loop {
         let held = held(pid, secrets)?;
         if held.is_empty() || Instant::now() > end {

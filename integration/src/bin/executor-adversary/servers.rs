@@ -35,7 +35,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "conventions: a hostile server",
         position: Position::Server,
-        claim: "a convention's server gains no privilege and cannot redirect to another server, and the length and duration of its answers are bounded",
+        claim: "a convention's server gains no privilege and cannot redirect to another server, and the length and duration of its responses are bounded",
         attack: conventions,
         control: conventions_control,
     },
@@ -45,7 +45,7 @@ pub(crate) const ALL: &[Attack] = &[
 /// without a limit.
 const MEMORY_MAX: u64 = 512 << 20;
 /// Timeout of a front end for a hostile input, on a loaded machine.
-const REFUSED_WITHIN: Duration = Duration::from_secs(60);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Builds a tar header with any name.
 fn header(kind: u8, name: &[u8], size: u64) -> [u8; 512] {
@@ -102,7 +102,7 @@ fn fault(what: &str, ran: &CliOutput, took: Duration) -> Option<String> {
         () if ran.status != 125 || shown.contains("panicked") => {
             Some(format!("{what}: status {}: {shown}", ran.status))
         }
-        () if took > REFUSED_WITHIN => Some(format!("{what}: took {took:.1?}")),
+        () if took > REFUSAL_TIMEOUT => Some(format!("{what}: took {took:.1?}")),
         () => None,
     }
 }
@@ -172,7 +172,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     }
     let left = |directory: &Path| -> std::io::Result<usize> { Ok(fs::read_dir(directory)?.count()) };
     if left(directory.path())? != 1 || left(&inside)? != 1 || Path::new("/tmp/executor-adversary-escaped").exists() {
-        faults.push("files were written".to_owned());
+        faults.push("files were written outside of the bundle".to_owned());
     }
     Ok(Outcome::new(
         (!faults.is_empty()).then(|| faults.join("; ")),
@@ -215,7 +215,7 @@ fn hollow_names(scale: Scale) -> anyhow::Result<Outcome> {
         hollow(&path, kind, size)?;
         let before = peak(daemon.pid())?;
         let ran = import(&daemon, &path);
-        ensure!(ran.status != 0, "an archive of one name is imported: {ran:?}");
+        ensure!(ran.status != 0, "an archive that has only one name is imported: {ran:?}");
         let grown = peak(daemon.pid()).map_or(u64::MAX, |peak| peak.saturating_sub(before));
         if grown > PEAK_MAX {
             faults.push(format!("{}: executord grew by {} MB: {}", char::from(kind), grown >> 20, ran.stderr.trim()));
@@ -226,7 +226,7 @@ fn hollow_names(scale: Scale) -> anyhow::Result<Outcome> {
 }
 
 fn peak(pid: i32) -> anyhow::Result<u64> {
-    let line = integration::host::status(pid, "VmHWM").context("executord is gone")?;
+    let line = integration::host::status(pid, "VmHWM").context("executord has exited")?;
     Ok(line.trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
@@ -277,9 +277,9 @@ fn conventions(_: Scale) -> anyhow::Result<Outcome> {
         }
     }
     if !internal.requests().is_empty() {
-        faults.push("a redirect is followed to another server".to_owned());
+        faults.push("a redirect to another server is followed".to_owned());
     }
-    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{} answers refused", paths.len())))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{} responses refused", paths.len())))
 }
 
 /// Control: a correct response of the same server is applied.
@@ -289,5 +289,5 @@ fn conventions_control(_: Scale) -> anyhow::Result<String> {
     world.register(&[("honest", "hello", "timeoutSeconds = 5")]);
     let applied = world.applied();
     ensure!(applied.to_string().contains("HELLO FROM CONVENTION"), "{}", json!(applied));
-    Ok("the same server decorates if its answer is correct".into())
+    Ok("the same server decorates if its response is correct".into())
 }

@@ -29,7 +29,7 @@ pub(crate) const ALL: &[Attack] = &[
 ];
 
 /// Timeout for refusing a repository.
-const AT_ONCE: Duration = Duration::from_secs(20);
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A repository with one bundle.
 struct Repository {
@@ -60,7 +60,7 @@ impl Repository {
             .context("cannot start git")?;
         child.stdin.take().context("the child has no standard input")?.write_all(input.as_bytes())?;
         let output = child.wait_with_output()?;
-        ensure!(output.status.success(), "git {arguments:?}");
+        ensure!(output.status.success(), "git {arguments:?} failed: {}", output.status);
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
@@ -109,12 +109,15 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
             _ => repository.commit_tree(&root)?,
         };
         repository.replace(&object, &other)?;
-        let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
+        let output = inspect(repository.dir.path(), &repository.commit, INSPECT_TIMEOUT)?;
         if String::from_utf8_lossy(&output.stdout).contains("evil") {
-            return Ok(Outcome::Through(format!("{}{name} was read with another content", repository.commit)));
+            return Ok(Outcome::Through(format!("{}{name} was accepted with modified content", repository.commit)));
         }
         let reported = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(reported.contains(&object) && reported.contains("has the hash"), "{name}: {reported}");
+        ensure!(
+            reported.contains(&object) && reported.contains("has the hash"),
+            "{name}: {reported}, expected an error about the hash of {object}"
+        );
     }
     Ok(Outcome::Held("a blob, two trees and a commit are refused by their names".into()))
 }
@@ -122,7 +125,7 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
 /// Control: an unchanged repository is read.
 fn rewritten_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
-    let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
+    let output = inspect(repository.dir.path(), &repository.commit, INSPECT_TIMEOUT)?;
     let reported = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success() && reported.contains("good") && reported.contains(&repository.commit),
@@ -146,7 +149,7 @@ fn bomb(scale: Scale) -> anyhow::Result<Outcome> {
     let repository = Repository::new()?;
     let commit = levels(&repository, scale.pick(10, 20))?;
     let begun = Instant::now();
-    let output = inspect(repository.dir.path(), &commit, AT_ONCE)?;
+    let output = inspect(repository.dir.path(), &commit, INSPECT_TIMEOUT)?;
     let seconds = begun.elapsed().as_secs_f64();
     let refused = String::from_utf8_lossy(&output.stderr).contains("more than 100000 files");
     let fault = (!refused).then(|| format!("not refused after {seconds:.1} s ({})", output.status));
@@ -157,7 +160,7 @@ fn bomb(scale: Scale) -> anyhow::Result<Outcome> {
 fn bomb_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
     let commit = levels(&repository, 2)?;
-    let output = inspect(repository.dir.path(), &commit, AT_ONCE)?;
+    let output = inspect(repository.dir.path(), &commit, INSPECT_TIMEOUT)?;
     let reported = String::from_utf8_lossy(&output.stderr);
     ensure!(!reported.contains("more than") && output.status.code() != Some(124), "{reported}");
     Ok("a hundred paths to one file are read".into())

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 
 use crate::attack::{Attack, Outcome, Scale};
 
-/// Timeout of a part.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PART_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Result of a part, or the reason why there is no result.
 pub(crate) struct PartResult {
@@ -45,7 +44,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     if scale == Scale::Long {
         command.arg("--long");
     }
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = PART_TIMEOUT.as_secs().to_string();
     let mut bounded = Command::new("timeout");
     bounded.args(["--kill-after=5", &limit]).arg(command.get_program()).args(command.get_args());
     let output = bounded.stdin(Stdio::null()).stderr(Stdio::piped()).output().context("cannot run timeout")?;

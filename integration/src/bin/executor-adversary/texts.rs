@@ -65,17 +65,17 @@ fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     let daemon = setup.config(&config).start();
     let receiver = std::thread::spawn(move || -> anyhow::Result<Vec<u8>> {
         let (mut stream, _) = listener.accept()?;
-        stream.set_read_timeout(Some(wait::PATIENCE))?;
+        stream.set_read_timeout(Some(wait::DEFAULT_TIMEOUT))?;
         let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
         while !received.windows(LAST.len()).any(|part| part == LAST.as_bytes()) {
-            let count = stream.read(&mut buffer).context("the output was not received")?;
+            let count = stream.read(&mut buffer).context("cannot receive the output")?;
             ensure!(count > 0, "the connection closed before the output was received");
             received.extend_from_slice(&buffer[..count]);
         }
         Ok(received)
     });
     print(&daemon);
-    let received = receiver.join().map_err(|_| anyhow::anyhow!("the receiver failed"))??;
+    let received = receiver.join().map_err(|_| anyhow::anyhow!("the receiver panicked"))??;
     let found = harmful(&received);
     let fault = (!found.is_empty()).then(|| format!("the receiver got {found:?}"));
     Ok(Outcome::new(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
@@ -108,13 +108,13 @@ fn units(_: Scale) -> anyhow::Result<Outcome> {
     let delimiters = ",/=+;\"\\<>";
     let mut units = delimiters.chars().chain(HARMFUL.chars()).map(|c| format!("app:1{c}OU=admin"));
     let fault = units.find(|unit| has_identity(&daemon, unit)).map(|unit| format!("{unit:?} is certified"));
-    Ok(Outcome::new(fault, "every one is refused"))
+    Ok(Outcome::new(fault, "all units are refused"))
 }
 
 /// Control: an ordinary organizational unit is accepted.
 fn units_control(_: Scale) -> anyhow::Result<String> {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
-    ensure!(has_identity(&daemon, "app:1-OU:admin"), "an ordinary unit is refused");
+    ensure!(has_identity(&daemon, "app:1-OU:admin"), "an instance identity with an ordinary unit is refused");
     Ok("an ordinary unit is certified".into())
 }

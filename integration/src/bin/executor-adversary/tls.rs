@@ -49,15 +49,15 @@ pub(crate) const ALL: &[Attack] = &[
 /// Number of half-open handshakes per second.
 const EACH_SECOND: u32 = 700;
 /// Interval between batches of these handshakes.
-const TICK: Duration = Duration::from_millis(10);
+const BATCH_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of callers that connect during the attack.
 const CALLERS: u8 = 8;
 /// Connection attempts of each caller.
 const ATTEMPTS: usize = 3;
 /// One-way delay between caller and daemon.
-const DELAY: Duration = Duration::from_millis(50);
+const ONE_WAY_DELAY: Duration = Duration::from_millis(50);
 /// Timeout until a connection must be closed.
-const END: Duration = Duration::from_secs(20);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects from a loopback address.
 async fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
@@ -87,12 +87,12 @@ impl Flood {
                     if stopped.load(Ordering::Relaxed) {
                         return;
                     }
-                    for _ in 0..u128::from(EACH_SECOND) * TICK.as_millis() / 1000 {
+                    for _ in 0..u128::from(EACH_SECOND) * BATCH_INTERVAL.as_millis() / 1000 {
                         number += 1;
                         let from = Ipv4Addr::from_bits((127 << 24 | 1 << 16) + number);
                         tokio::spawn(hang(from, to, Arc::clone(&counted)));
                     }
-                    sleep_until(begun + TICK * tick).await;
+                    sleep_until(begun + BATCH_INTERVAL * tick).await;
                 }
             });
         });
@@ -119,11 +119,11 @@ async fn hang(from: Ipv4Addr, to: SocketAddr, opened: Arc<AtomicU32>) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Copies bytes with a delay of [`DELAY`].
+/// Copies bytes with a delay of [`ONE_WAY_DELAY`].
 async fn delayed(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        sleep(DELAY).await;
+        sleep(ONE_WAY_DELAY).await;
         if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
@@ -131,11 +131,11 @@ async fn delayed(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unp
     let _ = to.shutdown().await;
 }
 
-/// Forwards one connection at a time to the daemon with [`DELAY`] in each direction, from a loopback address.
+/// Forwards one connection at a time to the daemon with [`ONE_WAY_DELAY`] in each direction, from a loopback address.
 async fn far_away(listener: TcpListener, from: Ipv4Addr, to: SocketAddr) {
     while let Ok((client, _)) = listener.accept().await {
         // The daemon accepts when the client's bytes arrive, or just before.
-        sleep(DELAY * 2).await;
+        sleep(ONE_WAY_DELAY * 2).await;
         let Ok(server) = connect_from(from, to).await else { continue };
         let ((read, write), (from_server, to_server)) = (client.into_split(), server.into_split());
         let to_client = tokio::spawn(delayed(from_server, write));
@@ -205,7 +205,10 @@ fn half_open(_: Scale) -> anyhow::Result<Outcome> {
 /// Control: with 16 handshake slots, the same flood keeps some callers from being served.
 fn half_open_control(_: Scale) -> anyhow::Result<String> {
     let (served, rate) = flooded("handshakes = 16")?;
-    ensure!(served < usize::from(CALLERS), "all callers were served during {rate:.0} half-open handshakes a second");
+    ensure!(
+        served < usize::from(CALLERS),
+        "control failed: all callers were served during {rate:.0} half-open handshakes a second"
+    );
     Ok(format!("with 16 slots {served} of {CALLERS} callers were served during {rate:.0} handshakes a second"))
 }
 
@@ -272,7 +275,7 @@ fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
     let is_connected = || tls.daemon.api.block_on(call(&guest)).is_ok();
     if is_removed {
         tls.replace_callers(&shelf.tables(false));
-        let _ = wait::within(END, || if is_connected() { Err(()) } else { Ok(()) });
+        let _ = wait::within(CLOSE_TIMEOUT, || if is_connected() { Err(()) } else { Ok(()) });
     }
     // Use two values: when the second one arrives, any value that was fetched before the first one has been delivered.
     for new in ["2", "3"] {
@@ -289,8 +292,10 @@ fn removed(_: Scale) -> anyhow::Result<Outcome> {
     let (is_connected, value) = guest(true)?;
     let fault = match (is_connected, &*value) {
         (false, "1") => None,
-        (true, "1") => Some("the connection of the removed caller answers".to_owned()),
-        (true, new) => Some(format!("the connection of the removed caller answers, and its container has value {new}")),
+        (true, "1") => Some("the connection of the removed caller is still served".to_owned()),
+        (true, new) => {
+            Some(format!("the connection of the removed caller is still served, and its container has value {new}"))
+        }
         (false, new) => Some(format!("the container of the removed caller has value {new}")),
     };
     Ok(Outcome::new(fault, "the connection was closed, and the container kept value 1 of 3"))
@@ -299,35 +304,39 @@ fn removed(_: Scale) -> anyhow::Result<Outcome> {
 /// Control: a caller that stays in the configuration keeps its connection, and its container gets the newest value.
 fn removed_control(_: Scale) -> anyhow::Result<String> {
     let (is_connected, value) = guest(false)?;
-    ensure!(is_connected && value == "3", "a caller that stays: connected {is_connected}, value {value:?}");
+    ensure!(
+        is_connected && value == "3",
+        "caller that was not removed: connected {is_connected}, value {value:?}; expected true and \"3\""
+    );
     Ok("a caller that is not removed keeps its connection, and its container has value 3 of 3".into())
 }
 
 /// Connects with a certificate that expires in a few seconds, or with one that does not expire. Returns true if the
 /// connection still works some time after that.
 fn after_end(expires: bool) -> anyhow::Result<bool> {
-    const LIFE: Duration = Duration::from_secs(6);
+    const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(6);
     let tls = TlsDaemon::start(&format!("[[callers]]\nuri = '{GUEST}'\nmethods = ['read']\n"), "");
     let mut params = identity(GUEST);
-    let end = SystemTime::now() + LIFE;
+    let end = SystemTime::now() + CERTIFICATE_LIFETIME;
     if expires {
         params.not_after = end.into();
     }
     let client = tls.connect(&tls.files("guest", &tls.authority.issue(&params)))?;
     let answers = || tls.daemon.api.block_on(call(&client)).is_ok();
-    ensure!(answers(), "no answer before the end");
+    ensure!(answers(), "the connection fails before its certificate expires");
     wait::until("the certificate expires", || (SystemTime::now() > end + Duration::from_secs(1)).then_some(()));
-    let patience = if expires { END } else { Duration::ZERO };
-    Ok(wait::within(patience, || if answers() { Err(()) } else { Ok(()) }).is_err())
+    let timeout = if expires { CLOSE_TIMEOUT } else { Duration::ZERO };
+    Ok(wait::within(timeout, || if answers() { Err(()) } else { Ok(()) }).is_err())
 }
 
 fn expired(_: Scale) -> anyhow::Result<Outcome> {
-    let fault = after_end(true)?.then(|| format!("the connection answers {} s after the end", END.as_secs()));
+    let fault = after_end(true)?
+        .then(|| format!("the connection is served {} s after its certificate expired", CLOSE_TIMEOUT.as_secs()));
     Ok(Outcome::new(fault, "the connection was closed"))
 }
 
-/// Control: a connection whose certificate is still valid answers at the same time.
+/// Control: a connection whose certificate is still valid is served at the same time.
 fn expired_control(_: Scale) -> anyhow::Result<String> {
-    ensure!(after_end(false)?, "a connection with a valid certificate was closed, too");
-    Ok("a connection whose certificate is valid answers at the same time".into())
+    ensure!(after_end(false)?, "control failed: a connection with a valid certificate was closed");
+    Ok("a connection whose certificate is valid is served at the same time".into())
 }

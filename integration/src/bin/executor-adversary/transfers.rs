@@ -37,9 +37,9 @@ pub(crate) const ALL: &[Attack] = &[
 ];
 
 /// Time limit of a victim's download, in milliseconds. The limit expires only if the attack succeeds.
-const PATIENCE_MS: i64 = 30_000;
+const DOWNLOAD_TIMEOUT_MS: i64 = 30_000;
 /// Time limit of a control's download, which is expected to wait, in milliseconds.
-const CONTROL_MS: i64 = 1_500;
+const CONTROL_TIMEOUT_MS: i64 = 1_500;
 
 fn daemon(more: &str) -> Daemon {
     let config = format!("[transfers]\nallowed = [\"127.0.0.1\"]\nidle_seconds = 600\n{more}");
@@ -123,16 +123,20 @@ fn entries(scale: Scale) -> anyhow::Result<Outcome> {
     {
         match downloaded(archive) {
             Some(why) if why.contains(words) => {}
-            other => return Ok(Outcome::Through(format!("not refused by the end record: {other:?}"))),
+            other => {
+                return Ok(Outcome::Through(format!(
+                    "the archive was not refused because of its end record: {other:?}"
+                )));
+            }
         }
     }
-    Ok(Outcome::Held(format!("{entries} entries were refused by the end record")))
+    Ok(Outcome::Held(format!("an archive of {entries} entries was refused because of its end record")))
 }
 
 /// Control: the same archive with 10 entries is unpacked.
 fn entries_control(_: Scale) -> anyhow::Result<String> {
     let why = downloaded(zip_of(10, 10));
-    ensure!(why.is_none(), "10 entries were not unpacked: {why:?}");
+    ensure!(why.is_none(), "an archive of 10 entries was not unpacked: {why:?}");
     Ok("the same archive with 10 entries is unpacked".into())
 }
 
@@ -148,14 +152,20 @@ fn beside_slow(share: &str, began: usize, limit_ms: i64) -> Option<String> {
 }
 
 fn slow(_: Scale) -> anyhow::Result<Outcome> {
-    Ok(Outcome::new(beside_slow("", 2, PATIENCE_MS), "another container's download completed during five slow ones"))
+    Ok(Outcome::new(
+        beside_slow("", 2, DOWNLOAD_TIMEOUT_MS),
+        "another container's download completed during five slow ones",
+    ))
 }
 
 /// Control: without the limit for each container, five slow downloads of one container delay another container's
 /// download beyond its time limit.
 fn slow_control(_: Scale) -> anyhow::Result<String> {
-    let why = beside_slow("at_once_per_container = 5\n", 5, CONTROL_MS);
-    ensure!(why.as_ref().is_some_and(|why| why.contains("timeout")), "the other download did not wait: {why:?}");
+    let why = beside_slow("at_once_per_container = 5\n", 5, CONTROL_TIMEOUT_MS);
+    ensure!(
+        why.as_ref().is_some_and(|why| why.contains("timeout")),
+        "control failed: the other download did not wait: {why:?}"
+    );
     Ok("with all five slots for one container, another download waits".into())
 }
 
@@ -169,12 +179,15 @@ fn beside_key(path: &str, limit_ms: i64) -> Option<String> {
 }
 
 fn key(_: Scale) -> anyhow::Result<Outcome> {
-    Ok(Outcome::new(beside_key("/b", PATIENCE_MS), "a download from another URL did not wait for the key"))
+    Ok(Outcome::new(beside_key("/b", DOWNLOAD_TIMEOUT_MS), "a download from another URL did not wait for the key"))
 }
 
 /// Control: a download from the same URL waits beyond its time limit for the download that holds the key.
 fn key_control(_: Scale) -> anyhow::Result<String> {
-    let why = beside_key("/a", CONTROL_MS);
-    ensure!(why.as_ref().is_some_and(|why| why.contains("timeout")), "the other download did not wait: {why:?}");
+    let why = beside_key("/a", CONTROL_TIMEOUT_MS);
+    ensure!(
+        why.as_ref().is_some_and(|why| why.contains("timeout")),
+        "control failed: the other download did not wait: {why:?}"
+    );
     Ok("a download from the same URL waits".into())
 }

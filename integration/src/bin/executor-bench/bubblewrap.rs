@@ -62,7 +62,7 @@ impl Bubblewrap {
         command.arg("--ro-bind").arg(&self.rootfs).args(["/", "--hostname", id]).args(ARGUMENTS);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let start = Instant::now();
-        call(&mut command).with_context(|| format!("bwrap {id}"))?;
+        call(&mut command).with_context(|| format!("cannot run {id} with bwrap"))?;
         Ok(Run::ended(start.elapsed()))
     }
 }

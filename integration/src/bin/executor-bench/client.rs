@@ -20,7 +20,7 @@ use crate::run::Run;
 /// Published host port.
 const PORT: u32 = 18_080;
 /// Timeout of one container, from call to event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Program, secret files and network of a container.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
@@ -121,8 +121,10 @@ impl Client {
     async fn until_exit(&self, id: &str, request: &Request, shape: Shape) -> anyhow::Result<Exit> {
         let event = self.waiting.expect(id);
         self.runs.run(request).await.context("cannot run the container")?;
-        let event = tokio::time::timeout(PATIENCE, event).await.context("there is no exit event")?;
-        let (at, result) = event.context("the event stream ended")?;
+        let event = tokio::time::timeout(RUN_TIMEOUT, event)
+            .await
+            .with_context(|| format!("the exit event did not arrive within {RUN_TIMEOUT:?}"))?;
+        let (at, result) = event.context("the event stream was closed")?;
         check(&result, shape)?;
         Ok((at, result))
     }
@@ -200,7 +202,10 @@ impl Shape {
 /// Checks that a run was completely correct. Only correct runs are counted.
 fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
     let status = result.exit.as_ref().and_then(|exit| exit.status.as_ref());
-    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "the container exited with {result:?}");
+    ensure!(
+        matches!(status, Some(exit_status::Status::Code(0))),
+        "the container exited with {result:?}, expected code 0"
+    );
     let wiped =
         result.wipe.as_ref().is_some_and(|wipe| u64::from(wipe.files) == u64::from(shape.files) && wipe.verified);
     ensure!(wiped || shape.files == 0, "not every secret file was wiped: {result:?}");

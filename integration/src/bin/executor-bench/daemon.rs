@@ -11,8 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::client::Client;
 use crate::rootfs::Rootfs;
 
-/// Timeout of the daemon's start and of its exit.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of the daemon's start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of the launcher's cleanup after executord has exited.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running daemon. Dropping it stops the daemon, which removes its containers and directories.
 pub(crate) struct Daemon {
@@ -88,7 +90,7 @@ impl Daemon {
             if let Some(status) = self.child.try_wait()? {
                 bail!("executord exited ({status}):\n{}", self.logged());
             }
-            ensure!(start.elapsed() < PATIENCE, "executord does not answer ({error:#}):\n{}", self.logged());
+            ensure!(start.elapsed() < START_TIMEOUT, "executord does not respond ({error:#}):\n{}", self.logged());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -120,7 +122,7 @@ impl Daemon {
         let status = self.child.wait()?;
         let start = Instant::now();
         while self.run.exists() {
-            ensure!(start.elapsed() < PATIENCE, "{} still exists\n{}", self.run.display(), self.logged());
+            ensure!(start.elapsed() < CLEANUP_TIMEOUT, "{} still exists\n{}", self.run.display(), self.logged());
             std::thread::sleep(Duration::from_millis(10));
         }
         ensure!(status.success(), "executord: {status}\n{}", self.logged());

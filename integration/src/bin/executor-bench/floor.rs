@@ -28,7 +28,7 @@ pub(crate) fn run(rootfs: &Rootfs) -> anyhow::Result<Duration> {
     let child = clone(&rootfs.c_path).context("cannot clone a process")?;
     let status = waitpid(child, None)?;
     let took = start.elapsed();
-    ensure!(status == WaitStatus::Exited(child, 0), "the floor's container exited with {status:?}");
+    ensure!(status == WaitStatus::Exited(child, 0), "the process of the floor exited with {status:?}, expected 0");
     Ok(took)
 }
 

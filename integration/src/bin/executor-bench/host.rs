@@ -1,5 +1,6 @@
 //! Environment of a measurement. It has a private mount namespace without the cgroup2 mount of a hybrid host, adopts
-//! the containers' init processes, mounts a tmpfs as runtime directory, and removes all cgroups at the end.
+//! the containers' init processes, mounts a tmpfs as runtime directory, and removes all cgroups when the benchmark
+//! exits.
 
 use std::path::{Path, PathBuf};
 

@@ -161,7 +161,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(rustix::process::geteuid().is_root(), "run as root: the benchmark creates namespaces and cgroups");
+    ensure!(rustix::process::geteuid().is_root(), "the benchmark requires root: run the command as root");
     // Do this before any thread is started, because threads would stay in the old mount namespace.
     let host = Host::prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;

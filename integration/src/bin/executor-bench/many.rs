@@ -15,21 +15,21 @@ use crate::stage::Executor;
 
 /// Number of concurrent calls.
 pub(crate) const LANES: u32 = 8;
-/// Number of starts at the beginning, and at the end, whose average time is reported separately.
+/// Number of the first starts, and of the last starts, whose average time is reported separately.
 const PART: u32 = 100;
 /// Timeout for resources that are released after the response.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Many {
     pub(crate) name: String,
     pub(crate) containers: u32,
-    /// Number of starts at the beginning, and at the end, whose average time is reported separately.
+    /// Number of the first starts, and of the last starts, whose average time is reported separately.
     pub(crate) part: u32,
     pub(crate) start: Duration,
     /// Average time of the first starts and of the last starts.
     pub(crate) first: Duration,
     pub(crate) last: Duration,
-    /// CPU time of the starts and of the deletions. The CPU time of a shim is known only after its exit.
+    /// CPU time of all starts and deletions. The CPU time of a shim is known only after its exit.
     pub(crate) start_used: Used,
     pub(crate) delete_used: Used,
     pub(crate) delete: Duration,
@@ -97,7 +97,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
         let (start, start_used) = (began.elapsed(), meter.stop(count).await?);
         started.sort_unstable();
         let contained = processes::contained(daemon)?;
-        ensure!(contained >= count as usize, "only {contained} of {count} containers run");
+        ensure!(contained >= count as usize, "{contained} containers run, expected {count}");
         let there = Left::count(daemon)?.since(before);
         let all_seen = there.processes >= 2 * count as usize && there.cgroups >= count as usize;
         ensure!(
@@ -127,7 +127,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
 
 /// Waits until nothing is left. Returns the leftovers after the timeout.
 async fn left_at_last(daemon: &Daemon, before: Left) -> anyhow::Result<Left> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
         let left = Left::count(daemon)?.since(before);
         if left.is_nothing() || Instant::now() > deadline {

@@ -30,7 +30,7 @@ pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Idle> {
     let measured = outcome.and_then(|()| {
         let with = Memory::read(&executor.daemon)?;
         let contained = processes::contained(&executor.daemon)?;
-        ensure!(contained >= CONTAINERS as usize, "only {contained} containers run");
+        ensure!(contained >= CONTAINERS as usize, "{contained} containers run, expected {CONTAINERS}");
         Ok(Idle { name: executor.name.clone(), before, with })
     });
     for number in 0..CONTAINERS {

@@ -83,7 +83,9 @@ impl Peer {
             (Self::Bubblewrap(bubblewrap), _) => bubblewrap.run(&prepared.id),
             (Self::Podman(podman), _) => podman.run(&prepared.id),
             (Self::Runtime(runtime), Some(bundle)) => runtime.run(bundle),
-            (Self::Runtime(runtime), None) => anyhow::bail!("{} {} has no bundle", runtime.name, prepared.id),
+            (Self::Runtime(runtime), None) => {
+                anyhow::bail!("the container {} of {} has no bundle", prepared.id, runtime.name)
+            }
         }
     }
 

@@ -69,7 +69,7 @@ impl Podman {
         command.arg("--rootfs").arg(format!("{}:O", self.rootfs.path.display())).arg("/bin/true");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let start = Instant::now();
-        call(&mut command).with_context(|| format!("{} {id}", self.name))?;
+        call(&mut command).with_context(|| format!("cannot run {id} with {}", self.name))?;
         Ok(Run::ended(start.elapsed()))
     }
 }

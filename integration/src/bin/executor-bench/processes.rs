@@ -65,6 +65,9 @@ fn program(pid: i32) -> Option<(u64, u64)> {
 }
 
 fn kilobytes(text: &str, key: &str) -> anyhow::Result<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key)).with_context(|| format!("there is no {key}"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .with_context(|| format!("/proc/PID has no field {key}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

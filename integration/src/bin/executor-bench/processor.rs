@@ -11,18 +11,18 @@ use nix::unistd::{SysconfVar, sysconf};
 use crate::daemon::Daemon;
 
 /// Duration of the load measurement on the idle machine.
-const REST: Duration = Duration::from_secs(2);
+const IDLE_LOAD_PERIOD: Duration = Duration::from_secs(2);
 /// Duration of a load check between measurements. The kernel counts in steps of 10 ms; [`BUSY`] corresponds to five
 /// steps.
-const LOOK: Duration = Duration::from_millis(500);
+const LOAD_CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// Maximum time to wait until the machine is idle.
-const PATIENCE: Duration = Duration::from_mins(1);
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Load above which the machine is not idle, in CPU seconds per second. Above this limit, the subtracted load is not
 /// small in comparison with the measured time, and varies from second to second.
 const BUSY: f64 = 0.1;
 /// Delay after the last container for work that follows the response: work of the executor, and the kernel's removal of
 /// namespaces and cgroups.
-const SETTLE: Duration = Duration::from_millis(300);
+const SETTLE_DELAY: Duration = Duration::from_millis(300);
 
 /// Name of this process (the client) in the figures.
 const CLIENT: &str = "client";
@@ -67,9 +67,9 @@ pub(crate) struct Used {
 impl Rest {
     /// Waits until the machine is idle, for a minute at most, and measures its load.
     pub(crate) async fn wait() -> anyhow::Result<Self> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + IDLE_TIMEOUT;
         loop {
-            let load = load(REST).await?;
+            let load = load(IDLE_LOAD_PERIOD).await?;
             if load <= BUSY || Instant::now() >= deadline {
                 return Ok(Self { load, highest: load });
             }
@@ -90,7 +90,7 @@ impl Rest {
 
     /// Measures the load in a pause of the measurement.
     pub(crate) async fn sample(&mut self) -> anyhow::Result<()> {
-        self.highest = self.highest.max(load(LOOK).await?);
+        self.highest = self.highest.max(load(LOAD_CHECK_PERIOD).await?);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Rest {
 
 /// Measures the load of the machine for this period, after the work of the last container is done.
 async fn load(period: Duration) -> anyhow::Result<f64> {
-    tokio::time::sleep(SETTLE).await; // the kernel does not report when it has removed namespaces and cgroups
+    tokio::time::sleep(SETTLE_DELAY).await; // the kernel does not report when it has removed namespaces and cgroups
     let (began, before) = (Instant::now(), machine()?);
     tokio::time::sleep(period).await; // the period that is measured
     Ok(machine()?.saturating_sub(before).as_secs_f64() / began.elapsed().as_secs_f64())
@@ -143,7 +143,7 @@ impl<'a> Meter<'a> {
     /// Waits until the work after the last response is done, and returns the CPU times. The load of the idle machine is
     /// subtracted from the machine's CPU time.
     pub(crate) async fn stop(self, lives: u32) -> anyhow::Result<Used> {
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(SETTLE_DELAY).await;
         let machine = machine()?.saturating_sub(self.machine);
         let machine = machine.saturating_sub(self.began.elapsed().mul_f64(self.rest.load));
         let now = self.watched.read()?.into_iter().zip(self.processes);
@@ -194,7 +194,7 @@ impl Used {
 /// Current CPU time of the machine, including kernel threads.
 fn machine() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no total")?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no line `cpu`")?;
     let fields: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     // user, nice, system, irq and softirq. The fields idle and iowait are skipped.
     ticks([0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum())

@@ -13,7 +13,7 @@ use crate::run::program;
 /// Samples per second on each CPU. The number is not a divisor of the kernel's tick rate.
 const FREQUENCY: &str = "997";
 /// Timeout of perf's start and exit.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PERF_TIMEOUT: Duration = Duration::from_secs(60);
 /// Text reports of each recording, with their sort keys.
 const TEXTS: [(&str, &str); 2] = [("by-process", "comm"), ("by-symbol", "comm,dso,symbol")];
 
@@ -67,7 +67,7 @@ impl Profiler {
             if let Some(status) = perf.child.try_wait()? {
                 bail!("perf record exited ({status}): see {}", directory.join(format!("{part}.log")).display());
             }
-            ensure!(start.elapsed() < PATIENCE, "perf writes nothing to {}", data.display());
+            ensure!(start.elapsed() < PERF_TIMEOUT, "perf wrote no data to {} within {PERF_TIMEOUT:?}", data.display());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(Recording(Some((perf, data))))
@@ -89,7 +89,7 @@ impl Recording {
                 .stdout(File::create(&text)?)
                 .stderr(Stdio::null())
                 .status()?;
-            ensure!(status.success(), "perf report of {}: {status}", data.display());
+            ensure!(status.success(), "perf report of {} failed: {status}", data.display());
         }
         println!("\nperf: {}, {}", data.display(), TEXTS.map(|(kind, _)| format!("{kind}.txt")).join(" and "));
         Ok(())
@@ -102,7 +102,7 @@ impl Perf {
         kill_process(Pid::from_child(&self.child), Signal::INT)?;
         let start = Instant::now();
         while self.child.try_wait()?.is_none() {
-            ensure!(start.elapsed() < PATIENCE, "perf does not exit");
+            ensure!(start.elapsed() < PERF_TIMEOUT, "perf did not exit within {PERF_TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())

@@ -87,7 +87,7 @@ pub(crate) fn measure() -> anyhow::Result<Speeds> {
             contestants[*index].go(&mut out);
             if contestants[*index].name == "redactor" {
                 let markers = memchr::memmem::find_iter(&out, "[REDACTED:").count();
-                ensure!(markers == printed, "{markers} markers for {printed} values");
+                ensure!(markers == printed, "the log has {markers} markers, expected {printed}");
             }
         }
     }

@@ -59,7 +59,7 @@ impl Report {
         );
         println!("Method: {METHOD}");
         if self.json["recorded_by_perf"] == true {
-            println!("perf records meanwhile, which itself uses processor time.");
+            println!("perf records during the measurement, which itself uses processor time.");
         }
     }
 

@@ -54,6 +54,6 @@ fn compile(source: &str, to: &Path) -> anyhow::Result<()> {
         .context("cannot run cc")?;
     compiler.stdin.take().context("the child has no pipe")?.write_all(source.as_bytes())?;
     let status = compiler.wait()?;
-    ensure!(status.success(), "cc could not make the static program {}: {status}", to.display());
+    ensure!(status.success(), "cc cannot build the static program {}: {status}", to.display());
     Ok(())
 }

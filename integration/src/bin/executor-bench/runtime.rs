@@ -91,7 +91,7 @@ impl Runtime {
         let code = status.and_then(|status| status.exit_status());
         call(&mut self.command(&["delete", &bundle.id]))?;
         let gone = start.elapsed();
-        ensure!(code == Some(0), "the process exited with {code:?}");
+        ensure!(code == Some(0), "the process exited with {code:?}, expected 0");
         Ok(Run { exit, gone, phases: Vec::new() })
     }
 

@@ -23,12 +23,11 @@ use crate::stats::Sample;
 
 /// Handshakes of strangers per minute.
 pub(crate) const A_MINUTE: u32 = 10_000;
-/// Length of a window.
-const WINDOW: Duration = Duration::from_secs(10);
+const WINDOW_LENGTH: Duration = Duration::from_secs(10);
 /// Number of windows of each kind.
 const WINDOWS: usize = 3;
 /// Delay between two calls of the authenticated caller.
-const PAUSE: Duration = Duration::from_millis(5);
+const CALL_DELAY: Duration = Duration::from_millis(5);
 /// One in this many calls is made on a new connection.
 const NEW: usize = 20;
 
@@ -78,7 +77,7 @@ fn measured() -> anyhow::Result<Strangers> {
         let crowd = beset.then(|| Crowd::start(address, Arc::clone(&kinds))).transpose()?;
         let calls = if beset { &mut reported.beset } else { &mut reported.quiet };
         let mut number = 0;
-        while begun.elapsed() < WINDOW {
+        while begun.elapsed() < WINDOW_LENGTH {
             number += 1;
             let is_new = number % NEW == 0;
             let at = Instant::now();
@@ -87,7 +86,7 @@ fn measured() -> anyhow::Result<Strangers> {
             let sample = if is_new { &mut calls.new } else { &mut calls.kept };
             sample.add(at.elapsed());
             reported.resident.1 = reported.resident.1.max(resident(pid)?);
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(CALL_DELAY);
         }
         if let Some(crowd) = crowd {
             reported.handshakes += crowd.end()?;
@@ -123,7 +122,7 @@ impl Crowd {
 
     fn end(self) -> anyhow::Result<u64> {
         let _ = self.stop.send(()); // it goes on until then
-        self.thread.join().map_err(|_| anyhow::anyhow!("the strangers' thread failed"))?;
+        self.thread.join().map_err(|_| anyhow::anyhow!("the thread of the strangers panicked"))?;
         Ok(self.begun.load(Ordering::Relaxed))
     }
 }

@@ -18,14 +18,14 @@ use integration::supervised::{Part, Supervised};
 use integration::{identity, wait};
 use tonic::{Code, Status};
 
+use crate::cycle::{self, CODE, ClientAnswers, Secrets, bounded, drive};
 use crate::host_network::HostNetwork;
-use crate::life::{self, CODE, ClientAnswers, Secrets, bounded, drive};
 
 /// Timeout for the last steps of a shim and of the kernel.
-pub(crate) const TIDY: Duration = Duration::from_secs(30);
+pub(crate) const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time after an exit for which a copy of a secret may stay in memory: it is in a buffer that is about to be
 /// overwritten.
-const RESIDUE: Duration = Duration::from_secs(1);
+const WIPE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Outcome of a container after a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,13 +61,13 @@ pub(crate) struct Verdict {
     pub(crate) wrong: Vec<String>,
 }
 
-/// A kill and the life in which it happened.
+/// A kill and the cycle in which it happened.
 pub(crate) struct KilledLife<'a> {
     pub(crate) node: &'a Supervised,
     pub(crate) before: &'a Footprint,
     pub(crate) request: &'a RunRequest,
     pub(crate) secrets: &'a Secrets,
-    /// Needles for the secrets of this life and of earlier lives.
+    /// Needles for the secrets of this cycle and of earlier cycles.
     pub(crate) needles: &'a Needles,
     /// Simulated host of the node, if its containers are on a network.
     pub(crate) host: Option<&'a HostNetwork>,
@@ -88,10 +88,10 @@ impl KilledLife<'_> {
         }
         self.check_deletion(there, &mut verdict);
         self.check_next_run(&mut verdict);
-        if let Err(left) = self.node.wait_until_back_at(self.before, TIDY) {
+        if let Err(left) = self.node.wait_until_back_at(self.before, CLEANUP_TIMEOUT) {
             verdict.wrong.push(format!("leftovers on the host: {}", left.trim_end().replace('\n', "; ")));
         }
-        if let Some(Err(left)) = self.host.map(|host| wait::within(TIDY, || host.check(self.node))) {
+        if let Some(Err(left)) = self.host.map(|host| wait::within(CLEANUP_TIMEOUT, || host.check(self.node))) {
             verdict.wrong.push(format!("leftovers on the network: {}", left.join("; ")));
         }
         verdict.wrong.extend(check_residue(|| search(self.node, self.needles, true)));
@@ -109,7 +109,7 @@ impl KilledLife<'_> {
             ("Delete", answers.delete.as_ref().and_then(|delete| delete.as_ref().err())),
         ];
         for (name, error) in calls {
-            if let Some(error) = error.filter(|error| life::hung(error)) {
+            if let Some(error) = error.filter(|error| cycle::hung(error)) {
                 verdict.wrong.push(format!("{name} {}", error.message()));
             }
         }
@@ -120,13 +120,13 @@ impl KilledLife<'_> {
         }
         if self.shim_lived
             && let Some(Ok(captured)) = &answers.captured
-            && captured != life::CONTENT
+            && captured != cycle::CONTENT
         {
-            verdict.wrong.push(format!("the client got outputs {:?}", String::from_utf8_lossy(captured)));
+            verdict.wrong.push(format!("the client received the outputs {:?}", String::from_utf8_lossy(captured)));
         }
         if self.shim_lived
             && let Some(Ok(output)) = &answers.output
-            && *output != life::output(self.secrets)
+            && *output != cycle::output(self.secrets)
         {
             verdict.wrong.push(format!("the client read {:?}", String::from_utf8_lossy(output)));
         }
@@ -137,24 +137,26 @@ impl KilledLife<'_> {
         let id = &self.request.id;
         let run_failed = answers.run.as_ref().is_none_or(Result::is_err);
         let waited = answers.wait.as_ref().and_then(|wait| wait.as_ref().ok());
-        match drive(&self.node.api, async |mut rpc| life::get(&mut rpc, id).await) {
+        match drive(&self.node.api, async |mut rpc| cycle::get(&mut rpc, id).await) {
             Ok(_) => {
                 if matches!(answers.delete, Some(Ok(()))) {
-                    verdict.wrong.push("the container was deleted, and exists again".into());
+                    verdict.wrong.push("the deleted container exists".into());
                 }
                 let brought =
-                    drive(&self.node.api, async |mut rpc| life::let_proceed(&mut rpc, id, self.secrets).await);
+                    drive(&self.node.api, async |mut rpc| cycle::let_proceed(&mut rpc, id, self.secrets).await);
                 if let Err(status) = brought {
                     verdict.wrong.push(format!("UpdateFiles: {}", describe(&status)));
                 }
-                match drive(&self.node.api, async |mut rpc| life::wait(&mut rpc, id).await) {
+                match drive(&self.node.api, async |mut rpc| cycle::wait(&mut rpc, id).await) {
                     Ok(container) => self.check_result(&container, waited, verdict),
                     // The container existed while it was being created, and then its start failed.
                     Err(status) if run_failed && refused(&status) => {
                         verdict.fate = Some(Fate::Refused);
                         return false;
                     }
-                    Err(status) => verdict.wrong.push(format!("its end is not reported: Wait: {}", describe(&status))),
+                    Err(status) => verdict
+                        .wrong
+                        .push(format!("Wait does not report the exit of the container: {}", describe(&status))),
                 }
                 true
             }
@@ -192,20 +194,20 @@ impl KilledLife<'_> {
             // A tree of actions reports a failure in addition to the exit code.
             (Some(CODE), Some(failure)) if failure.kind() == failure::Kind::Action => verdict.fate = Some(Fate::Known),
             (None, Some(_)) if ending.exit.is_none() => verdict.fate = Some(Fate::Unknown),
-            _ => verdict.wrong.push(format!("the result has exit {:?}, failure {:?}", ending.exit, ending.failure)),
+            _ => verdict.wrong.push(format!("the result has exit {:?} and failure {:?}", ending.exit, ending.failure)),
         }
         if self.shim_lived && verdict.fate == Some(Fate::Unknown) {
-            verdict.wrong.push(format!("the shim lived, but the exit code is unknown: {:?}", ending.failure));
+            verdict.wrong.push(format!("the shim was not killed, but the exit code is unknown: {:?}", ending.failure));
         }
         if let Some(earlier) = earlier.and_then(|earlier| earlier.result.as_ref())
             && earlier != ending
         {
-            verdict.wrong.push(format!("the client first got the result {earlier:?}, and now {ending:?}"));
+            verdict.wrong.push(format!("the client received the result {earlier:?}, and later {ending:?}"));
         }
         if self.shim_lived && earlier.is_none() && container.state() == State::Completed {
             let id = &self.request.id;
-            match drive(&self.node.api, async |mut rpc| life::read_output(&mut rpc, id).await) {
-                Ok(output) if output == life::output(self.secrets) => {}
+            match drive(&self.node.api, async |mut rpc| cycle::read_output(&mut rpc, id).await) {
+                Ok(output) if output == cycle::output(self.secrets) => {}
                 Ok(output) => verdict.wrong.push(format!("the log contains {:?}", String::from_utf8_lossy(&output))),
                 Err(status) if status.code() == Code::NotFound => {} // deleted by the client's own last call
                 Err(status) => verdict.wrong.push(format!("StreamLogs: {}", describe(&status))),
@@ -217,9 +219,9 @@ impl KilledLife<'_> {
     fn check_same_request(&self, verdict: &mut Verdict) {
         match self.run() {
             Ok(false) => {}
-            Ok(true) => verdict.wrong.push("the same request made the container a second time".into()),
+            Ok(true) => verdict.wrong.push("the repeated request created the container a second time".into()),
             Err(status) if self.key_lost && status.code() == Code::AlreadyExists => {}
-            Err(status) => verdict.wrong.push(format!("the same request again: {}", describe(&status))),
+            Err(status) => verdict.wrong.push(format!("the repeated request: {}", describe(&status))),
         }
     }
 
@@ -239,23 +241,23 @@ impl KilledLife<'_> {
         self.secrets.offer_first();
         match self.run() {
             Ok(true) => {}
-            Ok(false) => return verdict.wrong.push("the next run under the id found an old container".into()),
+            Ok(false) => return verdict.wrong.push("the next run with the id found an old container".into()),
             Err(status) => return verdict.wrong.push(format!("the next run: {}", describe(&status))),
         }
         let delete = executor_proto::v1::DeleteRequest { id: id.clone(), force: true };
         let (output, ended, captured, deleted) = drive(&self.node.api, async |mut rpc| {
-            if let Err(status) = life::wait_until_up(&mut rpc, id).await {
+            if let Err(status) = cycle::wait_until_up(&mut rpc, id).await {
                 verdict.wrong.push(format!("the next run: StreamLogs: {}", describe(&status)));
             }
-            if let Err(status) = life::let_proceed(&mut rpc, id, self.secrets).await {
+            if let Err(status) = cycle::let_proceed(&mut rpc, id, self.secrets).await {
                 verdict.wrong.push(format!("the next run: UpdateFiles: {}", describe(&status)));
             }
-            let output = life::read_output(&mut rpc, id).await;
-            let (ended, captured) = (life::wait(&mut rpc, id).await, life::captured(&mut rpc, id).await);
+            let output = cycle::read_output(&mut rpc, id).await;
+            let (ended, captured) = (cycle::wait(&mut rpc, id).await, cycle::captured(&mut rpc, id).await);
             (output, ended, captured, bounded(rpc.delete(delete)).await)
         });
-        if !captured.as_ref().is_ok_and(|captured| captured == life::CONTENT) {
-            verdict.wrong.push(format!("the next run: outputs {captured:?}"));
+        if !captured.as_ref().is_ok_and(|captured| captured == cycle::CONTENT) {
+            verdict.wrong.push(format!("the next run: unexpected outputs {captured:?}"));
         }
         match ended.as_ref().map(|ended| ended.result.as_ref().and_then(exit_code)) {
             Ok(Some(CODE)) => {}
@@ -263,7 +265,7 @@ impl KilledLife<'_> {
             Err(status) => verdict.wrong.push(format!("the next run: Wait: {}", describe(status))),
         }
         match output {
-            Ok(output) if output == life::output(self.secrets) => {}
+            Ok(output) if output == cycle::output(self.secrets) => {}
             Ok(output) => verdict.wrong.push(format!("the next run printed {:?}", String::from_utf8_lossy(&output))),
             Err(status) => verdict.wrong.push(format!("the next run: StreamLogs: {}", describe(&status))),
         }
@@ -281,7 +283,7 @@ impl KilledLife<'_> {
 /// Makes a request after a kill. executord may not have detected yet that the launcher was killed. In that case
 /// executord returns UNAVAILABLE, as documented, and this function repeats the call.
 pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse, Status> {
-    let answer = wait::within(TIDY, || {
+    let answer = wait::within(CLEANUP_TIMEOUT, || {
         let request = request.clone();
         match drive(&node.api, async |mut rpc| bounded(rpc.run(request)).await) {
             Err(status) if status.code() == Code::Unavailable => Err(status),
@@ -293,11 +295,11 @@ pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse
 
 /// Checks that a search finds nothing. Returns the violations.
 pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
-    let deadline = Instant::now() + RESIDUE;
+    let deadline = Instant::now() + WIPE_TIMEOUT;
     loop {
         let report = search();
         if !report.found() {
-            return report.unsearched.iter().map(|it| format!("not searched: {}: {}", it.what, it.why)).collect();
+            return report.unsearched.iter().map(|it| format!("cannot search {}: {}", it.what, it.why)).collect();
         }
         if Instant::now() > deadline {
             let hits: Vec<String> = report.hits.iter().map(ToString::to_string).collect();
@@ -332,7 +334,7 @@ fn exit_code(ending: &Ending) -> Option<i32> {
 }
 
 fn refused(status: &Status) -> bool {
-    !life::hung(status)
+    !cycle::hung(status)
 }
 
 pub(crate) fn describe(status: &Status) -> String {

@@ -1,6 +1,6 @@
 //! Kills `agent-cli bundle` at each of its calls that changes something. The next command must finish or undo the work.
 //!
-//! A life is one command on an installation in the command's initial state: no installation for an install, one
+//! A cycle is one command on an installation in the command's initial state: no installation for an install, one
 //! revision for an upgrade and an uninstallation, two revisions for a rollback. After the kill the same command is run
 //! again. Then one revision must be current, and only its containers may exist. After an uninstallation no revision and
 //! no container may exist. No file of the client or of executord may contain the value of the bundle's Secret, neither
@@ -31,8 +31,7 @@ use crate::{Node, calls};
 const NAME: &str = "demo";
 /// Length of the Secret's value in bytes.
 const CANARY: usize = 64;
-/// Timeout of a command.
-const PATIENCE: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Script that waits for a line and then executes the command. The parent prints the command's pid and, at the end, its
 /// exit status.
 const WAITING: &str =
@@ -72,7 +71,10 @@ impl Installations {
         for place in ["home", "runtime", "tmp"] {
             fs::create_dir(it.dir.path().join(place))?;
         }
-        ensure!(it.finds(&it.dir.path().join("one")), "the control failed: the Secret was not found in its bundle");
+        ensure!(
+            it.finds(&it.dir.path().join("one")),
+            "control failed: the search does not find the Secret in its bundle"
+        );
         Ok(it)
     }
 
@@ -136,7 +138,7 @@ impl Installations {
         match self.run(&["status".to_owned(), NAME.to_owned(), "--json".to_owned()])? {
             (true, printed) => Ok(Some(serde_json::from_str(&printed).context(printed)?)),
             (false, printed) if printed.contains("there is no installation") => Ok(None),
-            (false, printed) => bail!("status: {printed}"),
+            (false, printed) => bail!("cannot read the status of the installation: {printed}"),
         }
     }
 
@@ -203,14 +205,14 @@ impl Installations {
         self.search("after the next command", wrong);
         let Some(status) = status.filter(|_| operation != Operation::Uninstall) else {
             if !containers.is_empty() {
-                wrong.push(format!("without an installation there are {containers:?}"));
+                wrong.push(format!("containers without an installation: {containers:?}"));
             }
             let records = fs::read_dir(self.dir.path().join("home/.executor/bundles/installations"));
             let left: Vec<_> = records.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
             match operation {
                 Operation::Uninstall if left.is_empty() => {}
                 Operation::Uninstall => wrong.push(format!("leftover records: {left:?}")),
-                _ => wrong.push("there is no installation".to_owned()),
+                _ => wrong.push("the installation does not exist".to_owned()),
             }
             return Ok(());
         };
@@ -223,16 +225,19 @@ impl Installations {
             .flatten()
             .any(|it| it["type"] == "Healthy" && it["status"] == "True");
         if it["phase"]["is"] != "settled" || !healthy {
-            wrong.push(format!("not settled and healthy: {it}"));
+            wrong.push(format!("the installation is not settled and healthy: {it}"));
         }
         match current[..] {
             [revision] => {
                 let prefix = format!("{NAME}-r{}_", revision["number"]);
                 if containers.is_empty() || !containers.iter().all(|id| id.starts_with(&prefix)) {
-                    wrong.push(format!("revision {} is current and there are {containers:?}", revision["number"]));
+                    wrong.push(format!(
+                        "revision {} is current, but the containers are {containers:?}",
+                        revision["number"]
+                    ));
                 }
             }
-            _ => wrong.push(format!("not one current revision: {it}")),
+            _ => wrong.push(format!("the installation does not have exactly one current revision: {it}")),
         }
         Ok(())
     }
@@ -289,16 +294,16 @@ impl Node for Installations {
         let kill = kills.try_recv().ok().map(|(at, number)| Kill {
             at,
             call: calls::name(number),
-            phase: format!("{:.1} s after its beginning", begun.elapsed().as_secs_f64()),
+            phase: format!("{:.1} s after the start", begun.elapsed().as_secs_f64()),
         });
         let mut wrong = Vec::new();
-        if begun.elapsed() > PATIENCE {
-            wrong.push(format!("it took {:?}", begun.elapsed()));
+        if begun.elapsed() > COMMAND_TIMEOUT {
+            wrong.push(format!("the operation took {:?}; the maximum is {COMMAND_TIMEOUT:?}", begun.elapsed()));
         }
         if kill.is_none() && ended.trim() != "0" {
             let mut printed = String::new();
             File::open(self.dir.path().join("out/printed"))?.read_to_string(&mut printed)?;
-            wrong.push(format!("without a kill it exits with {}: {printed}", ended.trim()));
+            wrong.push(format!("without a kill, the operation exits with {}: {printed}", ended.trim()));
         }
         self.search("after the kill", &mut wrong);
         self.evaluate(operation, &mut wrong)?;

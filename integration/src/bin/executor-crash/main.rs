@@ -1,28 +1,28 @@
-//! `executor-crash`: runs a container's life repeatedly, and kills one of the executor's processes at each system call.
+//! `executor-crash`: repeats a container's life cycle, and kills one of the executor's processes at each system call.
 //!
 //! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST), the processes to kill, and
-//! the calls at which to kill them. In a life, a client makes the calls Run, StreamLogs, UpdateFiles, Wait, GetOutputs
+//! the calls at which to kill them. In a cycle, a client makes the calls Run, StreamLogs, UpdateFiles, Wait, GetOutputs
 //! and Delete for a container with secret files, a secret in its environment, and exit code 7. With `--references`,
 //! executord fetches these secrets from a directory, and fetches new values in place of UpdateFiles.
 //!
-//! In each life, ptrace stops one process at the beginning of its N-th system call, and the process is killed there.
+//! In each cycle, ptrace stops one process at the beginning of its N-th system call, and the process is killed there.
 //! Exited processes are restarted on the same directories, as by a supervisor. Then the conditions of [`evaluate`] must
-//! hold. A sweep continues with N + 1 until two consecutive lives have completed before the N-th call. The number of
-//! calls differs slightly between lives, mostly in executord's threads. Therefore a replay (`--target shim --at 412`)
+//! hold. A sweep continues with N + 1 until two consecutive cycles have completed before the N-th call. The number of
+//! calls differs slightly between cycles, mostly in executord's threads. Therefore a replay (`--target shim --at 412`)
 //! stops at the same call in a single-threaded process, and at a nearby call in executord.
 //!
 //! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at each of its calls that changes
 //! something. With `--renewals`, processes are killed while a container's certificate is renewed ([`renewals`]). With
-//! `--pods`, executor-cri is a third process, and a life is that of a Kubernetes pod ([`pods`]).
+//! `--pods`, executor-cri is a third process, and the life cycle is that of a Kubernetes pod ([`pods`]).
 //!
 //! Limits: processes are killed at the beginning of calls, not between two instructions, because the difference is not
 //! visible outside a process. The machine itself is not stopped, so unsynced data survives.
 
 mod calls;
+mod cycle;
 mod evaluate;
 mod host_network;
 mod installations;
-mod life;
 mod pods;
 mod renewals;
 mod report;
@@ -42,10 +42,10 @@ use crate::installations::{Installations, Operation};
 use crate::pods::{Pods, Serving};
 use crate::renewals::{Renewals, Renewing};
 use crate::report::{Report, Row};
-use crate::sweep::{Lives, Outcome, Target, TestNode};
+use crate::sweep::{Cycles, Outcome, Target, TestNode};
 
 #[derive(Parser)]
-#[command(about = "Kill the executor's processes at every system call of a container's life")]
+#[command(about = "Kill the executor's processes at every system call of a container's life cycle")]
 struct Options {
     /// Process whose system calls are counted and that is killed at these calls [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
@@ -56,7 +56,7 @@ struct Options {
     /// Kill only at every K-th call
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
-    /// Kill at this number of calls, spread evenly over the lives of all targets
+    /// Kill at this number of calls, spread evenly over the cycles of all targets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "every")]
     sample: Option<u64>,
     /// Position of a sample's first call, to replay one [default: random]
@@ -80,7 +80,7 @@ struct Options {
     /// Kill these processes while a container's certificate is renewed [without a value: all]
     #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation"])]
     renewals: Vec<Renewing>,
-    /// Kill these processes during the life of a Kubernetes pod [without a value: all]
+    /// Kill these processes during the life cycle of a Kubernetes pod [without a value: all]
     #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "cri,executord,launcher", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation", "renewals"])]
     pods: Vec<Serving>,
     /// Print the results as JSON
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    ensure!(nix::unistd::geteuid().is_root(), "containers and ptrace need root");
+    ensure!(nix::unistd::geteuid().is_root(), "containers and ptrace require root: run the command as root");
     interrupt::watch()?;
     if !options.operation.is_empty() {
         return Run::over(Installations::new()?).all(&options.operation, options);
@@ -122,11 +122,11 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     ensure!(!lacking, "--target warm: requires --warm-pool");
     let targets = if options.target.is_empty() { Target::all(options.warm_pool) } else { options.target.clone() };
     let Options { tree, warm_pool, network, references, .. } = *options;
-    let lives = Lives { tree, warm_pool, network, references };
-    Run::over(TestNode::new(lives)?).all(&targets, options)
+    let cycles = Cycles { tree, warm_pool, network, references };
+    Run::over(TestNode::new(cycles)?).all(&targets, options)
 }
 
-/// Environment in which lives are run, one after the other.
+/// Environment in which cycles are run, one after the other.
 pub(crate) trait Node {
     /// Process or command that is killed.
     type Target: Copy;
@@ -134,16 +134,16 @@ pub(crate) trait Node {
     /// Name of a target in the report.
     fn name(target: Self::Target) -> &'static str;
 
-    /// Returns the options that repeat a life.
+    /// Returns the options that repeat a cycle.
     fn replay(target: Self::Target, at: u64) -> String;
 
-    /// Runs one life and kills the target at call `at`.
+    /// Runs one cycle and kills the target at call `at`.
     fn kill_at(&mut self, target: Self::Target, at: u64) -> anyhow::Result<Outcome>;
 
     /// Log of the node's processes.
     fn logged(&self) -> String;
 
-    /// Recreates the node, so that leftovers of this life are not attributed to the next life.
+    /// Recreates the node, so that leftovers of this cycle are not attributed to the next cycle.
     fn renew(&mut self) -> anyhow::Result<()>;
 }
 
@@ -179,7 +179,7 @@ impl<N: Node> Run<N> {
         Ok(self.report)
     }
 
-    /// Kills at every K-th call of a target's life.
+    /// Kills at every K-th call of a target's life cycle.
     fn sweep(&mut self, target: N::Target, every: u64) -> anyhow::Result<()> {
         self.row(target);
         let (mut at, mut silent) = (1, 0);
@@ -192,7 +192,7 @@ impl<N: Node> Run<N> {
 
     /// Repeats the run about `sample` times, and each time kills a target at another of its system calls.
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
-        let mut lives = Vec::new();
+        let mut cycles = Vec::new();
         for target in targets {
             // Only count the calls. The process to be traced may have been created just before tracing started.
             for _ in 0..5 {
@@ -201,14 +201,14 @@ impl<N: Node> Run<N> {
                     break;
                 }
             }
-            lives.push((*target, self.row(*target).calls));
+            cycles.push((*target, self.row(*target).calls));
         }
-        let all: u64 = lives.iter().map(|(_, calls)| calls).sum();
+        let all: u64 = cycles.iter().map(|(_, calls)| calls).sum();
         let step = (all / sample).max(1);
         let offset = offset.unwrap_or_else(|| u64::from(sweep::clock())) % step;
         eprintln!("every {step}. of {all} calls, from {offset} on (--sample {sample} --offset {offset})");
         let mut before = 0;
-        for (target, calls) in lives {
+        for (target, calls) in cycles {
             let first = (step - (before + step - offset) % step) % step;
             for at in (first..calls).step_by(step as usize) {
                 self.kill_at(target, at + 1)?;
@@ -222,11 +222,11 @@ impl<N: Node> Run<N> {
         self.report.row(N::name(target))
     }
 
-    /// Runs one life with a kill. Returns false if the life completed before call `at`.
+    /// Runs one cycle with a kill. Returns false if the cycle completed before call `at`.
     fn kill_at(&mut self, target: N::Target, at: u64) -> anyhow::Result<bool> {
         let begun = Instant::now();
         let outcome = self.node.kill_at(target, at);
-        // After an interrupt, errors of the life or of the daemons are not findings.
+        // After an interrupt, errors of the cycle or of the daemons are not findings.
         interrupt::go_on()?;
         let outcome = outcome?;
         let killed = outcome.kill.is_some();

@@ -1,6 +1,6 @@
-//! Kills executor-cri, executord or the launcher at each call that it makes during the life of a Kubernetes pod.
+//! Kills executor-cri, executord or the launcher at each call that it makes during the life cycle of a Kubernetes pod.
 //!
-//! A life consists of a kubelet's calls for a pod of one container on a CNI network: RunPodSandbox, CreateContainer,
+//! A cycle consists of a kubelet's calls for a pod of one container on a CNI network: RunPodSandbox, CreateContainer,
 //! StartContainer, ExecSync, StopContainer, RemoveContainer, StopPodSandbox, RemovePodSandbox. A failed call is
 //! repeated until it succeeds, as by a kubelet. Exited processes are restarted as by a supervisor. Afterwards the
 //! container must have run exactly once, and none of the three processes may have leftovers of the pod.
@@ -35,15 +35,15 @@ use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use crate::evaluate::{Fate, TIDY, Verdict};
+use crate::evaluate::{CLEANUP_TIMEOUT, Fate, Verdict};
 use crate::sweep::{Kill, Outcome};
 use crate::tracer::{Counted, StopAction, Trace, TraceTarget};
 use crate::{Node, calls};
 
 /// Time limit of a call with its retries.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause before a retry.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -69,7 +69,7 @@ pub(crate) struct Pods {
     /// Network objects that exist without a pod.
     at_rest: Vec<String>,
     image: String,
-    lives: u64,
+    cycles: u64,
     logs: tempfile::TempDir,
     network: Network,
 }
@@ -90,25 +90,29 @@ impl Pods {
         let pulled = runtime.block_on(ImageServiceClient::new(channel.clone()).pull_image(request))?;
         let image = pulled.into_inner().image_ref;
         let (before, at_rest) = (node.footprint(), Vec::new());
-        let mut pods = Self { cri, channel, runtime, node, before, at_rest, image, lives: 0, logs, network };
+        let mut pods = Self { cri, channel, runtime, node, before, at_rest, image, cycles: 0, logs, network };
         for _ in 0..2 {
-            let (life, log) = pods.next_life(&Step::default());
-            pods.runtime.block_on(life).map_err(anyhow::Error::msg)?;
-            anyhow::ensure!(starts(&log) == 1, "a pod without a kill has not run once");
+            let (cycle, log) = pods.next_cycle(&Step::default());
+            pods.runtime.block_on(cycle).map_err(anyhow::Error::msg)?;
+            anyhow::ensure!(
+                starts(&log) == 1,
+                "without a kill, the pod's container started {} times, expected 1",
+                starts(&log)
+            );
         }
-        pods.node.wait_until_back_at(&pods.before, TIDY).map_err(anyhow::Error::msg)?;
+        pods.node.wait_until_back_at(&pods.before, CLEANUP_TIMEOUT).map_err(anyhow::Error::msg)?;
         pods.before = pods.node.footprint();
         pods.at_rest = pods.network_objects();
         Ok(pods)
     }
 
-    /// Returns the next pod's life, and the path of its container's log.
-    fn next_life(
+    /// Returns the next pod's life cycle, and the path of its container's log.
+    fn next_cycle(
         &mut self,
         step: &Step,
     ) -> (impl Future<Output = Result<ContainerStatus, String>> + Send + use<>, String) {
-        self.lives += 1;
-        let name = format!("pod-{}", self.lives);
+        self.cycles += 1;
+        let name = format!("pod-{}", self.cycles);
         let log_directory = self.logs.path().join(&name).display().to_string();
         let log = format!("{log_directory}/0.log");
         let metadata =
@@ -127,7 +131,7 @@ impl Pods {
             ..ContainerConfig::default()
         };
         let kubelet = Kubelet { runtime: RuntimeServiceClient::new(self.channel.clone()), step: Arc::clone(step) };
-        (kubelet.live(sandbox, container), log)
+        (kubelet.run_cycle(sandbox, container), log)
     }
 
     fn network_objects(&self) -> Vec<String> {
@@ -151,9 +155,9 @@ impl Pods {
         let has_ended = || match poll(&mut [PollFd::new(killed, PollFlags::IN)], Some(&Timespec::default())) {
             Ok(0) => Err("the killed process has not exited".to_owned()),
             Ok(_) => Ok(()),
-            Err(error) => Err(format!("poll of the killed process: {error}")),
+            Err(error) => Err(format!("cannot poll the killed process: {error}")),
         };
-        wait::within(wait::PATIENCE, has_ended)?;
+        wait::within(wait::DEFAULT_TIMEOUT, has_ended)?;
         self.node.revive()?;
         if target == Serving::Cri {
             let _ = self.cri.wait();
@@ -168,13 +172,13 @@ impl Pods {
         let mut verdict = Verdict::default();
         match ended {
             Ok(status) if (status.exit_code, &*status.reason) == (137, "Error") => verdict.fate = Some(Fate::Known),
-            Ok(status) => verdict.wrong.push(format!("the container was not stopped by the kubelet: {status:?}")),
+            Ok(status) => verdict.wrong.push(format!("the kubelet did not stop the container: {status:?}")),
             Err(why) => verdict.wrong.push(why),
         }
         if starts(log) != 1 {
-            verdict.wrong.push(format!("the container was started {} times", starts(log)));
+            verdict.wrong.push(format!("the container was started {} times, expected 1", starts(log)));
         }
-        let tidy = wait::within(TIDY, || {
+        let tidy = wait::within(CLEANUP_TIMEOUT, || {
             let mut left = self.node.footprint().added_since(&self.before);
             let kinds = ["sandboxes", "containers"].map(|kind| self.node.home().join("cri").join(kind));
             let records = kinds.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
@@ -210,7 +214,7 @@ struct Kubelet {
 
 impl Kubelet {
     /// Runs a pod to its removal. Returns the status of its stopped container.
-    async fn live(self, sandbox: PodSandboxConfig, container: ContainerConfig) -> Result<ContainerStatus, String> {
+    async fn run_cycle(self, sandbox: PodSandboxConfig, container: ContainerConfig) -> Result<ContainerStatus, String> {
         let runtime = || self.runtime.clone();
         let run = RunPodSandboxRequest { config: Some(sandbox.clone()), ..RunPodSandboxRequest::default() };
         let call = || async { runtime().run_pod_sandbox(run.clone()).await };
@@ -265,10 +269,10 @@ impl Kubelet {
         loop {
             match call().await {
                 Ok(answer) => return Ok(answer.into_inner()),
-                Err(error) if is_final(error.code()) || since.elapsed() > PATIENCE => {
+                Err(error) if is_final(error.code()) || since.elapsed() > CALL_TIMEOUT => {
                     return Err(format!("{step}: {:?} {}", error.code(), error.message()));
                 }
-                Err(_) => tokio::time::sleep(PAUSE).await, // between two attempts
+                Err(_) => tokio::time::sleep(RETRY_DELAY).await, // between two attempts
             }
         }
     }
@@ -317,16 +321,16 @@ impl Node for Pods {
         };
         let trace = Trace::start(TraceTarget::Living(victim), (Counted::All, at), act)
             .context("cannot attach to the process")?;
-        let (life, log) = self.next_life(&step);
-        let life = self.runtime.spawn(life);
+        let (cycle, log) = self.next_cycle(&step);
+        let cycle = self.runtime.spawn(cycle);
         let (mut kill, mut revived) = (None, Ok(()));
-        while kill.is_none() && !life.is_finished() {
+        while kill.is_none() && !cycle.is_finished() {
             kill = kills.recv_timeout(Duration::from_millis(1)).ok();
         }
         if kill.is_some() {
             revived = self.revive(target, &pidfd);
         }
-        let ended = self.runtime.block_on(life).context("the kubelet failed")?;
+        let ended = self.runtime.block_on(cycle).context("the kubelet failed")?;
         let seen = trace.end().context("cannot trace the process")?;
         if kill.is_none() && seen.shot.is_some() {
             // The kill happened after the last call by the kubelet.

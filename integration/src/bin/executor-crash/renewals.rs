@@ -1,15 +1,15 @@
 //! Kills a process at each call that it makes while a container's certificate is renewed.
 //!
 //! Containers whose certificates have the shortest lifetime run on one daemon, so about every second a certificate is
-//! due. A life is the next renewal. Tracing starts just before the certificate is due, and the process is killed at its
-//! N-th call after that. Exited processes are restarted as by a supervisor. The container must then get the next
+//! due. A cycle is the next renewal. Tracing starts just before the certificate is due, and the process is killed at
+//! its N-th call after that. Exited processes are restarted as by a supervisor. The container must then get the next
 //! certificate and key without an error. Then the container is stopped and deleted, and a new container is started
 //! under its id.
 //!
 //! A thread constantly reads the certificates and keys of all containers. A certificate and its key must match at any
 //! time. After a key is replaced, executord, the launcher, the signer and all files are searched for the key. After its
 //! container's exit, the shims are searched too; before that, a shim has old values to mask them in the output. The
-//! search is repeated in each later life. If a shim is killed, its container is lost, and its keys are gone too.
+//! search is repeated in each later cycle. If a shim is killed, its container is lost, and its keys are gone too.
 //!
 //! Limits: a key that never reached a file, or that was replaced before the next reading, is not searched for.
 
@@ -32,7 +32,7 @@ use integration::request::sleeper;
 use integration::supervised::{Part, Supervised};
 use integration::{api, wait};
 
-use crate::evaluate::{self, Fate, TIDY, Verdict, describe};
+use crate::evaluate::{self, CLEANUP_TIMEOUT, Fate, Verdict, describe};
 use crate::sweep::{Kill, Outcome};
 use crate::tracer::{Counted, StopAction, Trace, TraceTarget};
 use crate::{Node, calls};
@@ -43,13 +43,13 @@ const STANDING: usize = 8;
 /// the certificates are due at different times.
 const TTL: i64 = 10;
 /// Time before the renewal at which tracing starts.
-const AHEAD: Duration = Duration::from_millis(60);
+const TRACE_LEAD_TIME: Duration = Duration::from_millis(60);
 /// Timeout of a renewal, including a restart and further attempts.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time between the closing of a killed process's files and its exit.
-const LAST_STEPS: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two readings of all certificates and keys, and polling interval of a renewal.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -91,19 +91,24 @@ impl Renewals {
         let in_force = watch.locked().containers.values().map(|it| it.pair.key.clone()).collect::<Vec<_>>();
         let mut keys = Needles::new()?;
         in_force.iter().for_each(|key| identity::add_key(&mut keys, "a key in force", key));
-        ensure!(evaluate::search(&node, &keys, true).found(), "the control failed: the shims have no key in force");
+        ensure!(
+            evaluate::search(&node, &keys, true).found(),
+            "control failed: the search does not find the current keys in the shims"
+        );
         let before = node.footprint();
         Ok(Self { watch, node, before, replaced: Needles::new()?, ended: Needles::new()?, _ca: ca })
     }
 
     /// Returns the container whose certificate is due next. Waits until just before that time.
     fn next(&self) -> anyhow::Result<Container> {
-        let moment = SystemTime::now() + 2 * AHEAD;
+        let moment = SystemTime::now() + 2 * TRACE_LEAD_TIME;
         let ids: Vec<String> = self.watch.locked().containers.keys().cloned().collect();
         let containers = ids.iter().map(|id| self.node.api.get(id)).collect::<Result<Vec<_>, _>>()?;
         let next = containers.into_iter().filter(|container| due(container) > moment).min_by_key(due);
         let next = next.context("no certificate is due later")?;
-        wait::until("a certificate is almost due", || (SystemTime::now() + AHEAD >= due(&next)).then_some(()));
+        wait::until("a certificate is almost due", || {
+            (SystemTime::now() + TRACE_LEAD_TIME >= due(&next)).then_some(())
+        });
         Ok(next)
     }
 
@@ -112,7 +117,7 @@ impl Renewals {
         let launcher = self.node.pid(Part::Launcher);
         let signers = || identity::signers(launcher);
         if matches!(target, Renewing::NextSigner | Renewing::Launcher) {
-            // Another certificate may become due meanwhile, and executord then requests the next signer.
+            // Another certificate may become due at the same time, and executord then requests the next signer.
             wait::until("no signer runs", || {
                 let left = signers();
                 left.iter().for_each(|pid| kill(*pid, 9));
@@ -121,7 +126,7 @@ impl Renewals {
         }
         Ok(match target {
             Renewing::Executord => TraceTarget::Living(self.node.pid(Part::Executord)),
-            Renewing::Signer => TraceTarget::Living(*signers().first().context("no process signs")?),
+            Renewing::Signer => TraceTarget::Living(*signers().first().context("executord has no signer process")?),
             Renewing::NextSigner => TraceTarget::Shim { launcher },
             Renewing::Launcher => TraceTarget::Living(launcher),
             Renewing::Shim => TraceTarget::Living(self.shim(id)?),
@@ -140,33 +145,43 @@ impl Renewals {
         if identity.replaced > since.replaced && identity.problem.is_empty() {
             return Ok(identity);
         }
-        Err(format!("replaced {} times, before {}; problem: {:?}", identity.replaced, since.replaced, identity.problem))
+        Err(format!(
+            "the certificate was replaced {} times, before {} times; problem: {:?}",
+            identity.replaced, since.replaced, identity.problem
+        ))
     }
 
     /// Checks that the container has the next certificate and key, and that executord reports them.
     fn check_replaced(&self, since: &InstanceIdentity, id: &str, verdict: &mut Verdict) {
         let fits = || {
             let identity = self.replaced(since, id)?;
-            let pair = self.watch.locked().containers.get(id).map(|it| it.pair.clone()).ok_or("not watched")?;
+            let pair = self
+                .watch
+                .locked()
+                .containers
+                .get(id)
+                .map(|it| it.pair.clone())
+                .ok_or("the container is not watched")?;
             let not_after = identity.not_after.map_or(0, |time| time.seconds.unsigned_abs());
             let in_force = SystemTime::UNIX_EPOCH + Duration::from_secs(not_after) > SystemTime::now();
             match pair.has_serial(&identity.serial_number) {
                 true if in_force => Ok(()),
                 true => Err("the certificate has expired".to_owned()),
-                false => {
-                    Err(format!("Get reported {}, the container has {}", identity.serial_number, pair.certificate))
-                }
+                false => Err(format!(
+                    "Get reports the certificate {}, the container has {}",
+                    identity.serial_number, pair.certificate
+                )),
             }
         };
-        if let Err(why) = wait::within(PATIENCE, fits) {
-            verdict.wrong.push(format!("the certificate is not replaced: {why}"));
+        if let Err(why) = wait::within(RENEWAL_TIMEOUT, fits) {
+            verdict.wrong.push(format!("the certificate was not replaced: {why}"));
         }
     }
 
     /// Stops the container and checks its exit.
     fn end(&self, id: &str, was_lost: bool, verdict: &mut Verdict) {
         self.watch.remove(id);
-        let ended = wait::within(TIDY, || match self.node.api.stop(id, Some(0)) {
+        let ended = wait::within(CLEANUP_TIMEOUT, || match self.node.api.stop(id, Some(0)) {
             Err(status) if status.code() == tonic::Code::Unavailable => Err(status),
             // A lost container has exited already.
             Err(status) if !was_lost => Ok(Err(status)),
@@ -178,7 +193,7 @@ impl Renewals {
             verdict.fate = Some(if result.exit.is_some() { Fate::Known } else { Fate::Unknown });
             let in_order = result.exit.is_some() && result.wipe.as_ref().is_some_and(|wipe| wipe.verified);
             if !was_lost && !in_order {
-                verdict.wrong.push(format!("its end: {result:?}"));
+                verdict.wrong.push(format!("unexpected result of the container: {result:?}"));
             }
             self.node.api.delete(id, false)
         });
@@ -193,7 +208,7 @@ impl Renewals {
             let shown = footprint.processes.iter().map(ToString::to_string);
             (footprint.processes.len(), shown.collect::<Vec<_>>().join(" "))
         };
-        let checked = wait::within(TIDY, || {
+        let checked = wait::within(CLEANUP_TIMEOUT, || {
             let (mut now, (most, _)) = (self.node.footprint(), ids(&self.before));
             let (number, shown) = ids(&now);
             now.processes.clear();
@@ -260,8 +275,8 @@ impl Node for Renewals {
         let trace = Trace::start(traced, (Counted::All, at), act).context("cannot attach to the process")?;
         let (begun, moment) = (Instant::now(), due(&container));
         let mut killed = None;
-        while killed.is_none() && begun.elapsed() < PATIENCE {
-            killed = kills.recv_timeout(PAUSE).ok();
+        while killed.is_none() && begun.elapsed() < RENEWAL_TIMEOUT {
+            killed = kills.recv_timeout(POLL_INTERVAL).ok();
             // Check this only after the files exist, because each Get causes system calls by executord.
             if killed.is_none() && self.watch.has_other(&id, &old) && self.replaced(&since, &id).is_ok() {
                 break;
@@ -382,11 +397,11 @@ impl Watch {
                     match Pair::read(pid) {
                         Ok(pair) if pair == known => {}
                         Ok(pair) => lock(&watched).record_read(&id, pid, Ok(pair)),
-                        Err(_) if wait::within(LAST_STEPS, || has_ended(pid).then_some(()).ok_or(())).is_ok() => {}
+                        Err(_) if wait::within(EXIT_TIMEOUT, || has_ended(pid).then_some(()).ok_or(())).is_ok() => {}
                         Err(error) => lock(&watched).record_read(&id, pid, Err(error.to_string())),
                     }
                 }
-                std::thread::sleep(PAUSE); // between two readings, whatever comes
+                std::thread::sleep(POLL_INTERVAL); // between two readings, whatever comes
             }
         });
         Self { watched, stop, thread: Some(thread) }

@@ -23,15 +23,15 @@ pub(crate) struct Report {
 #[derive(Default)]
 pub(crate) struct Row {
     target: &'static str,
-    /// Number of system calls of a whole life: the maximum of all lives.
+    /// Number of system calls of a whole cycle: the maximum of all cycles.
     pub(crate) calls: u64,
-    /// Number of lives with a kill.
+    /// Number of cycles with a kill.
     pub(crate) kills: u64,
-    /// Outcomes of the containers in those lives.
+    /// Outcomes of the containers in those cycles.
     fates: [u64; Fate::ALL.len()],
     /// Number of results with and without a wipe receipt.
     receipts: [u64; 2],
-    /// Number of lives that violated a condition.
+    /// Number of cycles that violated a condition.
     pub(crate) wrong: u64,
     took: Duration,
 }
@@ -63,7 +63,7 @@ impl Report {
         &mut self.rows[index]
     }
 
-    /// Number of lives that violated a condition, over all targets.
+    /// Number of cycles that violated a condition, over all targets.
     pub(crate) fn leaks(&self) -> u64 {
         self.rows.iter().map(|row| row.wrong).sum()
     }

@@ -1,4 +1,4 @@
-//! A secret provider for lives with references: a directory whose values change.
+//! A secret provider for cycles with references: a directory whose values change.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -50,7 +50,7 @@ impl Shelf {
             let put = fs::write(&new, content)
                 .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(0o644)))
                 .and_then(|()| fs::rename(&new, &path));
-            put.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            put.unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs one life in which one of the executor's processes is traced and killed, restarts processes as a supervisor
+//! Runs one cycle in which one of the executor's processes is traced and killed, restarts processes as a supervisor
 //! does, and checks the conditions.
 
 use std::path::Path;
@@ -16,9 +16,9 @@ use integration::network::Network;
 use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 
+use crate::cycle::{self, Secrets, Step};
 use crate::evaluate::{Fate, KilledLife, Verdict};
 use crate::host_network::HostNetwork;
-use crate::life::{self, Secrets, Step};
 use crate::shelf::Shelf;
 use crate::tracer::{Counted, Helper, StopAction, Trace, TraceTarget};
 use crate::{Node, calls};
@@ -107,7 +107,7 @@ impl Target {
 /// Result of one attempted kill.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Position of the kill; `None` if the life had fewer calls.
+    /// Position of the kill; `None` if the cycle had fewer calls.
     pub(crate) kill: Option<Kill>,
     /// Number of counted calls.
     pub(crate) calls: u64,
@@ -117,7 +117,7 @@ pub(crate) struct Outcome {
 /// Position of a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Kill {
-    /// Number of the call in the process's life, from 1.
+    /// Number of the call among the calls of the process, from 1.
     pub(crate) at: u64,
     /// Name of the call.
     pub(crate) call: String,
@@ -125,13 +125,13 @@ pub(crate) struct Kill {
     pub(crate) phase: String,
 }
 
-/// A node on which many lives are run.
+/// A node on which many cycles are run.
 pub(crate) struct TestNode {
     node: Supervised,
     before: Footprint,
     needles: Needles,
-    lives: u64,
-    kind: Lives,
+    cycles: u64,
+    kind: Cycles,
     /// Root file system of containers from the warm pool. Other containers use the host's root file system.
     rootfs: Rootfs,
     /// Provider of secrets that requests refer to.
@@ -140,9 +140,9 @@ pub(crate) struct TestNode {
     host: Option<HostNetwork>,
 }
 
-/// Kind of lives on a node.
+/// Kind of cycles on a node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lives {
+pub(crate) struct Cycles {
     /// True if the containers run trees of actions.
     pub(crate) tree: bool,
     /// True if the containers start from the warm pool.
@@ -154,8 +154,8 @@ pub(crate) struct Lives {
 }
 
 impl TestNode {
-    /// Starts a node, runs one life without a kill, and takes the footprint.
-    pub(crate) fn new(kind: Lives) -> anyhow::Result<Self> {
+    /// Starts a node, runs one cycle without a kill, and takes the footprint.
+    pub(crate) fn new(kind: Cycles) -> anyhow::Result<Self> {
         let shelf = kind.references.then(Shelf::new).transpose()?.map(Arc::new);
         let provider = shelf.as_ref().map(|shelf| shelf.provider()).unwrap_or_default();
         let network = kind.network.then(Network::forwarding);
@@ -167,14 +167,14 @@ impl TestNode {
         let before = node.footprint();
         let (needles, rootfs) = (Needles::new()?, Rootfs::busybox());
         let host = network.map(|network| HostNetwork { network, at_rest: Vec::new() });
-        let mut test_node = Self { node, before, needles, lives: 0, kind, rootfs, shelf, host };
+        let mut test_node = Self { node, before, needles, cycles: 0, kind, rootfs, shelf, host };
         if kind.network {
             // Executord opens its name server for the first container on the network.
-            test_node.live()?;
+            test_node.run_cycle()?;
             test_node.before = test_node.node.footprint();
         }
-        test_node.live()?;
-        test_node.node.wait_until_back_at(&test_node.before, life::PATIENCE).map_err(anyhow::Error::msg)?;
+        test_node.run_cycle()?;
+        test_node.node.wait_until_back_at(&test_node.before, cycle::CALL_TIMEOUT).map_err(anyhow::Error::msg)?;
         test_node.warm();
         if let Some(HostNetwork { network, at_rest }) = &mut test_node.host {
             *at_rest = network.bridge_objects(&test_node.node.run_dir(), &test_node.node.state_dir());
@@ -182,21 +182,25 @@ impl TestNode {
         Ok(test_node)
     }
 
-    /// Runs one life without a kill.
-    fn live(&mut self) -> anyhow::Result<()> {
-        let (id, secrets) = self.next_life()?;
+    /// Runs one cycle without a kill.
+    fn run_cycle(&mut self) -> anyhow::Result<()> {
+        let (id, secrets) = self.next_cycle()?;
         let request = self.request(&id, &secrets);
-        let answers = life::drive(&self.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
-        let ended = answers.wait.context("the life did not reach Wait")??;
-        anyhow::ensure!(answers.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
+        let answers =
+            cycle::drive(&self.node.api, async |rpc| cycle::run(rpc, request, secrets, Step::default()).await);
+        let ended = answers.wait.context("the run without a kill did not reach Wait")??;
+        anyhow::ensure!(
+            answers.delete.is_some_and(|delete| delete.is_ok()),
+            "Delete of a run without a kill fails; its exit: {ended:?}"
+        );
         Ok(())
     }
 
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
         let rootfs = if self.kind.warm_pool { self.rootfs.reference() } else { "host".to_owned() };
         // A container from the warm pool gets its files without a helper if nothing but files is injected.
-        let request = life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool));
-        if self.kind.network { life::on_network(request) } else { request }
+        let request = cycle::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool));
+        if self.kind.network { cycle::on_network(request) } else { request }
     }
 
     /// Waits for a warm container, if there is a warm pool, and returns its pid.
@@ -216,16 +220,16 @@ impl TestNode {
     }
 
     /// Creates an id and secrets. The secrets are part of all later searches.
-    fn next_life(&mut self) -> anyhow::Result<(String, Secrets)> {
-        self.lives += 1;
+    fn next_cycle(&mut self) -> anyhow::Result<(String, Secrets)> {
+        self.cycles += 1;
         let mut secret = |which| -> anyhow::Result<String> {
             let canary = Canary::random(CANARY)?;
-            self.needles.add(&format!("{which} secret of life {}", self.lives), canary.as_bytes());
+            self.needles.add(&format!("{which} secret of cycle {}", self.cycles), canary.as_bytes());
             Ok(canary.as_str().to_owned())
         };
         let secrets = Secrets { first: secret("first")?, second: secret("second")?, shelf: self.shelf.clone() };
         secrets.offer_first();
-        Ok((format!("life-{}", self.lives), secrets))
+        Ok((format!("cycle-{}", self.cycles), secrets))
     }
 
     /// Waits until the killed processes have exited. A supervisor gets this information from the kernel.
@@ -263,7 +267,7 @@ impl Node for TestNode {
     }
 
     fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
-        let (id, secrets) = self.next_life()?;
+        let (id, secrets) = self.next_cycle()?;
         let request = self.request(&id, &secrets);
         let warm_shim = self.warm();
         let step = Step::default();
@@ -287,19 +291,19 @@ impl Node for TestNode {
         };
         let trace = Trace::start(target.trace_target(&self.node, warm_shim), (Counted::All, at), act)
             .context("cannot attach to the process")?;
-        let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
+        let cycle = self.node.api.spawn(cycle::run(self.node.api.rpc(), request.clone(), secrets.clone(), step));
         // Either the process is killed, and the supervisor restarts exited processes while the client continues; or the
-        // life ends without a kill.
+        // cycle ends without a kill.
         let (mut kill, mut revived) = (None, Ok(()));
-        while kill.is_none() && !life.is_finished() {
+        while kill.is_none() && !cycle.is_finished() {
             kill = kills.recv_timeout(Duration::from_millis(1)).ok();
         }
-        let api = self.node.api.clone(); // its runtime runs the life
+        let api = self.node.api.clone(); // its runtime runs the cycle
         if kill.is_some() {
             self.await_deaths(target);
             revived = self.node.revive();
         }
-        let answers = api.block_on(life).context("the client failed")?;
+        let answers = api.block_on(cycle).context("the client failed")?;
         let seen = trace.end().context("cannot trace the process")?;
         if kill.is_none() && seen.shot.is_some() {
             // The kill happened after the client's last call.

@@ -88,7 +88,7 @@ pub(crate) enum StopAction {
 /// The call at which a process was stopped.
 #[derive(Clone, Debug)]
 pub(crate) struct StoppedCall {
-    /// Number of the call in the process's life, from 1.
+    /// Number of the call among the calls of the process, from 1.
     pub(crate) call: u64,
     /// Number of the system call.
     pub(crate) number: i64,
@@ -148,7 +148,7 @@ impl Trace {
         }
     }
 
-    /// Ends the trace at the end of a life. Releases the remaining tracees and returns the result.
+    /// Ends the trace at the end of a cycle. Releases the remaining tracees and returns the result.
     pub(crate) fn end(self) -> Result<TraceResult, Errno> {
         self.stop.store(true, Ordering::SeqCst);
         while !self.thread.is_finished() {
@@ -338,7 +338,7 @@ impl Tracer {
     }
 
     fn go_on(&self, pid: Pid, signal: Option<Signal>) {
-        // If the process was killed meanwhile, it is handled when its exit is reported.
+        // A process that was killed since then is handled when its exit is reported.
         let _ = match self.tracees.get(&pid.as_raw()) {
             Some(TraceMode::Calls) => ptrace::syscall(pid, signal),
             _ => ptrace::cont(pid, signal),

@@ -92,7 +92,8 @@ exit 0";
 #[test]
 fn handles_prints_only_image_types() {
     let world = World::new(TOOL);
-    let ran = finish(Caller::new().command(&world).arg("--handles").stdin(Stdio::null()).spawn().expect("it starts"));
+    let ran =
+        finish(Caller::new().command(&world).arg("--handles").stdin(Stdio::null()).spawn().expect("agent-cli starts"));
     assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "docker,oci\n", ""));
     // Parsed as in cnab-go: split at commas, then trimmed.
     let types: Vec<&str> = ran.stdout.split(',').map(str::trim).collect();
@@ -142,7 +143,7 @@ fn signals_stop_it_and_outputs_are_kept() {
         // Both outputs exist, and the tool is waiting.
         let container = integration::api::pid(&world.containers()[0]);
         let b = format!("/proc/{container}/root/cnab/app/outputs/sub/b");
-        integration::wait::until("it is waiting is waiting", || (fs::read_to_string(&b).ok()? == "2\n").then_some(()));
+        integration::wait::until("the tool is waiting", || (fs::read_to_string(&b).ok()? == "2\n").then_some(()));
         kill(child.id() as i32, signal);
         let ran = finish(child);
         assert!(ran.status != 0, "signal {signal}: {ran:?}");

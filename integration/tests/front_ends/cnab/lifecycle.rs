@@ -101,7 +101,11 @@ fn installed_name_is_not_installed_again() {
     world.acts(&["install", "a/b c", "-b", &bundle]);
     let ran = world.act(&["install", "a/b c", "-b", &bundle]);
     assert!(ran.status == 125 && ran.stderr.contains("a/b c is installed already"), "{ran:?}");
-    assert_eq!(world.reported(&["claims", "a/b c"]).as_array().map(Vec::len), Some(1), "nothing was recorded of it");
+    assert_eq!(
+        world.reported(&["claims", "a/b c"]).as_array().map(Vec::len),
+        Some(1),
+        "the refused action was recorded"
+    );
     assert!(world.act(&["install", "a\tb", "-b", &bundle]).stderr.contains("only letters, marks"));
     for action in ["upgrade", "uninstall"] {
         let ran = world.act(&[action, "other"]);
@@ -134,7 +138,7 @@ fn failure_is_recorded_and_next_action_allowed() {
     assert!(ran.status == 125 && ran.stderr.contains("/outputs/seen: is missing at"), "{ran:?}");
     world.tool("echo x > /cnab/app/outputs/seen");
     world.acts(&["upgrade", "app"]);
-    assert_eq!(world.reported(&["outputs", "app", "colour"])["value"], "unlit", "its default");
+    assert_eq!(world.reported(&["outputs", "app", "colour"])["value"], "unlit", "the output does not have its default");
     assert_eq!(world.reported(&["show", "app"])["state"], "present");
 
     // The run tool is missing.

@@ -147,7 +147,7 @@ fn docker_socket_requires_operator_and_user() {
     let ran = world.acts(&["install", "app", "-b", &path, "--allow-docker-host-access"]);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(lines[..2], [inode.to_string().as_str(), "0"], "{ran:?}");
-    assert!(lines[2].split_whitespace().eq(["0", "0", "4294967295"]), "its users are the host's: {ran:?}");
+    assert!(lines[2].split_whitespace().eq(["0", "0", "4294967295"]), "the users of the tool are the host's: {ran:?}");
     let path = world.bundle(&bundle(false));
     assert!(world.acts(&["install", "without", "-b", &path]).stdout.starts_with("none\n"));
     fs::remove_file(&socket).expect("remove");

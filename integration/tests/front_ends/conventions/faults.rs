@@ -20,7 +20,7 @@ fn rule_11_wrong_response_fails_decoration() {
         ("kind", "kind: is \"PodIntent\"; it must be PodConventionContext"),
         ("empty", "not a PodConventionContext with a status.template"),
         ("cut", "the connection closed before the response was complete"),
-        ("huge", "the response has more than 8"),
+        ("huge", "the response is larger than the maximum of 8"),
         ("grow", "still changes the template in round 8 of 8: spec.containers[app].args"),
     ] {
         world.register(&[("a", "hello", ""), ("b", path, "")]);
@@ -41,7 +41,7 @@ fn rule_15_a_call_has_its_time() {
     world.register(&[("b", "slow", "timeoutSeconds = 1")]);
     let reported = world.refused();
     assert!(
-        reported.contains("convention b: https://127.0.0.1:") && reported.contains("did not answer within 1 s"),
+        reported.contains("convention b: https://127.0.0.1:") && reported.contains("did not respond within 1 s"),
         "{reported}"
     );
 }

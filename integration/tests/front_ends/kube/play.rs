@@ -110,7 +110,7 @@ fn nothing_is_left_of_a_secret() {
     world.objects(NEW, VARIABLE, "hello");
     world.play_ok(&path);
     assert_eq!(world.kube(&["down", "web"]).status, 0);
-    wait::until("nothing is left", || (!world.search(&[]).found()).then_some(()));
+    wait::until("no secret is left", || (!world.search(&[]).found()).then_some(()));
     let report = world.search(&[]);
     assert!(!report.found() && report.files > 3, "{report}");
     assert_eq!(report.unsearched, [], "{report}");
@@ -241,7 +241,7 @@ fn refusals_of_executord_precede_every_start() {
             for place in places {
                 assert!(ran.stderr.contains(&format!("{path}:{place}")), "{place}: {}", ran.stderr);
             }
-            assert!(ran.stderr.contains("executord refuses it: "), "{ran:?}");
+            assert!(ran.stderr.contains("executord refuses the request: "), "{ran:?}");
         }
         assert_eq!((world.containers().len(), pods()), (0, 0), "{text}");
     }

@@ -49,7 +49,7 @@ fn container_usage_is_counted() {
     worked(&daemon, request);
     daemon.api.started(sleeper("idle"));
     // The kernel counts a CPU period at its end. Until then, the shell may wait for CPU time to start its last process.
-    let both = wait::until("a period is over, and the shell has started sleep", || {
+    let both = wait::until("a CPU period is over, and the shell has started sleep", || {
         let both = stats_of(&daemon, &["idle", "busy"]);
         let used = both[0].usage?;
         (used.cpu?.periods > 0 && used.pids?.current == 2).then_some(both)

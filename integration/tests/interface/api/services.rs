@@ -31,14 +31,14 @@ fn ask(daemon: &Daemon, request: MessageRequest) -> MessageResponse {
 fn reflection_knows_the_services_and_their_files() {
     let daemon = Daemon::start();
     let MessageResponse::ListServicesResponse(list) = ask(&daemon, MessageRequest::ListServices(String::new())) else {
-        panic!("another answer");
+        panic!("unexpected response");
     };
     let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
     for name in ["executor.v1.Executor", "grpc.health.v1.Health"] {
         assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");
     }
     let symbol = MessageRequest::FileContainingSymbol("executor.v1.RunAction".into());
-    let MessageResponse::FileDescriptorResponse(files) = ask(&daemon, symbol) else { panic!("another answer") };
+    let MessageResponse::FileDescriptorResponse(files) = ask(&daemon, symbol) else { panic!("unexpected response") };
     let has = |text: &[u8]| files.file_descriptor_proto.iter().any(|file| file.windows(text.len()).any(|w| w == text));
     assert!(has(b"volume_mounted_files") && has(b"suppress_log_output"));
     let unknown = MessageRequest::FileContainingSymbol("executor.v1.Nothing".into());

@@ -38,11 +38,21 @@ fn strangers_are_refused_with_the_reason() {
     let own = &tls.authority;
     let table = [
         ("other", other.caller(OPERATOR), "does not trust the CA", "not signed by a CA of listen.tcp.client_ca"),
-        ("expired", own.issue(&expired), "is expired or not valid yet", "its certificate is expired"),
-        ("future", own.issue(&future), "is expired or not valid yet", "its certificate is not valid yet"),
-        ("nobody", own.issue(&unnamed()), "entry with an identity of", "matches its certificate (no identity)"),
+        ("expired", own.issue(&expired), "is expired or not valid yet", "the caller's certificate is expired"),
+        ("future", own.issue(&future), "is expired or not valid yet", "the caller's certificate is not valid yet"),
+        (
+            "nobody",
+            own.issue(&unnamed()),
+            "entry with an identity of",
+            "matches the caller's certificate (no identity)",
+        ),
         ("stranger", own.caller("spiffe://test/x"), "entry with an identity of", "(uri \"spiffe://test/x\")"),
-        ("authority", own.issue(&authority), "executord refused", "its certificate is a CA certificate (CA:TRUE)"),
+        (
+            "authority",
+            own.issue(&authority),
+            "executord refused",
+            "the caller's certificate is a CA certificate (CA:TRUE)",
+        ),
         (
             "two",
             own.issue(&two),
@@ -62,11 +72,11 @@ fn strangers_are_refused_with_the_reason() {
     untrusting.ca = tls.daemon.setup().home().join("other.crt");
     std::fs::write(&untrusting.ca, other.pem()).unwrap();
     let error = tls.connect(&untrusting).err().unwrap().to_string();
-    assert!(error.contains("its certificate is not signed by a CA of"), "{error}");
+    assert!(error.contains("executord's certificate is not signed by a CA of"), "{error}");
     let mut named = tls.operator();
     named.server_name = Some("node-2".to_owned());
     let error = tls.connect(&named).err().unwrap().to_string();
-    assert!(error.contains("its certificate is not for \"node-2\""), "{error}");
+    assert!(error.contains("executord's certificate is not for \"node-2\""), "{error}");
     let client = tls.connect(&tls.operator()).unwrap();
     assert_eq!(client.address(), &ServerAddress::Tcp(tls.address.clone()), "the control");
 }
@@ -202,13 +212,13 @@ fn provider_rule_is_limited_to_certificate() {
 fn only_tls13_with_certificate_is_accepted() {
     let tls = TlsDaemon::start("", "");
     let files = tls.operator();
-    let s_client = |patience: u64, more: &[&str]| {
+    let s_client = |timeout: u64, more: &[&str]| {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-alpn", "h2", "-connect", &tls.address, "-CAfile"]).arg(&files.ca).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // Keep the input open, so that the connection stays open and receives data after the handshake.
         let input = child.stdin.take().unwrap();
-        let reported = wait::within(std::time::Duration::from_secs(patience), || match child.try_wait().unwrap() {
+        let reported = wait::within(std::time::Duration::from_secs(timeout), || match child.try_wait().unwrap() {
             Some(_) => Ok(()),
             None => Err(()),
         });

@@ -136,7 +136,7 @@ fn address_from_flags_environment_or_context() {
     }
     let mut audit = by_environment(&["audit"]);
     audit.stdin(Stdio::null());
-    assert!(run(audit).stderr.contains("audit searches the machine that it runs on"));
+    assert!(run(audit).stderr.contains("audit searches only this machine"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use executor_client::{Client, v1};
 use integration::daemon::{Daemon, Setup, kill};
 use integration::tls::{TlsDaemon, identity};
-use integration::wait::{self, PATIENCE};
+use integration::wait::{self, DEFAULT_TIMEOUT};
 
 const GUEST: &str = "spiffe://test/guest";
 
@@ -39,7 +39,7 @@ impl<'a> Watching<'a> {
     /// Waits for the end of the stream.
     fn end(mut self) -> Client {
         let ended = async { while let Ok(Some(_)) = self.events.message().await {} };
-        let waited = self.tls.daemon.api.block_on(async { tokio::time::timeout(PATIENCE, ended).await });
+        let waited = self.tls.daemon.api.block_on(async { tokio::time::timeout(DEFAULT_TIMEOUT, ended).await });
         waited.expect("the stream ends");
         self.client
     }
@@ -61,7 +61,10 @@ fn removed_caller_loses_its_connection() {
     let client = watching.end();
     call(&tls, &client).unwrap_err();
     tls.connect(&files).expect_err("a new connection");
-    is_logged(&tls.daemon, "closing a caller's connection: no entry of [[callers]] matches its certificate any longer");
+    is_logged(
+        &tls.daemon,
+        "closing a caller's connection: no entry of [[callers]] matches the caller's certificate any longer",
+    );
     call(&tls, &operator).unwrap();
     tls.replace_callers(&guest("'read'"));
     wait::until_ok("the entry is in force again", || tls.connect(&files).map(drop));
@@ -91,7 +94,7 @@ fn expired_certificate_ends_its_connection() {
     params.not_after = (SystemTime::now() + Duration::from_secs(8)).into();
     let files = tls.files("guest", &tls.authority.issue(&params));
     Watching::start(&tls, tls.connect(&files).unwrap()).end();
-    is_logged(&tls.daemon, "closing a caller's connection: its certificate is expired");
+    is_logged(&tls.daemon, "closing a caller's connection: the caller's certificate is expired");
     tls.connect(&files).expect_err("a new connection");
     call(&tls, &operator).unwrap();
 }

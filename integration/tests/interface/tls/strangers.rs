@@ -10,7 +10,7 @@ use integration::daemon::Setup;
 use integration::host;
 use integration::metrics;
 use integration::tls::TlsDaemon;
-use integration::wait::{self, PATIENCE};
+use integration::wait::{self, DEFAULT_TIMEOUT};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 
@@ -112,7 +112,7 @@ fn a_handshake_that_hangs_is_cut_off() {
     let tls = TlsDaemon::start("", "handshake_seconds = 1");
     let connect = || {
         let stream = TcpStream::connect(&tls.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(DEFAULT_TIMEOUT)).unwrap();
         stream
     };
     let mut silent = connect();

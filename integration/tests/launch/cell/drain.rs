@@ -150,7 +150,7 @@ fn drain_survives_client_and_daemon() {
     let mut follower = daemon.api.client().cell().drain(Some(Duration::from_secs(3600)), 0, "").unwrap();
     assert!(!daemon.api.block_on(follower.next()).unwrap().unwrap().done);
     drop(follower);
-    wait::until("both are signalled to stop", || {
+    wait::until("both containers are stopping", || {
         ["a", "b"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping).then_some(())
     });
     daemon.kill();
@@ -200,7 +200,7 @@ fn the_command_line_drains() {
     daemon.api.up(sh(ENDS).id("orderly"));
     let drained = run(&["drain", "--deadline", "1m", "--reason", "new kernel"]);
     assert_eq!(drained.status, 0, "{drained:?}");
-    assert!(drained.stdout.ends_with("drained: 2 ended, 1 killed\nkilled: stubborn\n"), "{drained:?}");
+    assert!(drained.stdout.ends_with("drained: 2 completed, 1 killed\nkilled: stubborn\n"), "{drained:?}");
     assert!(drained.stdout.starts_with("0 of "), "lines of progress come first: {drained:?}");
     let health = run(&["health"]);
     assert_eq!(health.stdout, "NOT healthy: drained (new kernel)\n");

@@ -42,14 +42,14 @@ fn drain_bar_counts_down_and_is_erased() {
         let is_wanted = |line: &String| line.contains(wanted);
         wait::until(wanted, || drawings(&terminal).pop().filter(is_wanted))
     };
-    let line = last("8/10 ended, 2 stopping; deadline in 59m");
+    let line = last("8/10 completed, 2 stopping; deadline in 59m");
     let seconds = |line: &str| line.split("59m").nth(1).map(str::to_owned);
-    wait::until("it counts down without news", || {
+    wait::until("the deadline counts down without an event", || {
         drawings(&terminal).pop().filter(|now| seconds(now).is_some() && seconds(now) != seconds(&line))
     });
     assert!(line.chars().count() > 40, "the control: the line is longer than the terminal will be: {line}");
     terminal.resize(24, 40);
-    wait::until_ok("it fits the smaller terminal", || {
+    wait::until_ok("the line fits the smaller terminal", || {
         let line = drawings(&terminal).pop().unwrap();
         if line.chars().count() <= 40 && line.contains("8/10") { Ok(()) } else { Err(line) }
     });
@@ -57,7 +57,7 @@ fn drain_bar_counts_down_and_is_erased() {
     // Ctrl-C ends this command and not the drain.
     terminal.press(b"\x03");
     assert_eq!(terminal.wait().code(), Some(130));
-    wait::until("the hint is printed", || terminal.text().contains("`agent-cli undrain` ends it").then_some(()));
+    wait::until("the hint is printed", || terminal.text().contains("`agent-cli undrain` cancels it").then_some(()));
     let text = terminal.text();
     let (_, end) = text.rsplit_once("draining").unwrap();
     let (cleared, reported) = end.split_once("agent-cli: the drain continues").unwrap();
@@ -67,7 +67,7 @@ fn drain_bar_counts_down_and_is_erased() {
     // The same command joins the drain with an earlier deadline. At the end it reports which containers were killed.
     let mut terminal = drain(&daemon.socket(), "1s", 100);
     assert!(terminal.wait().success());
-    let end = "drained: 10 ended, 2 killed\r\nkilled: c0\r\nkilled: c1\r\n";
+    let end = "drained: 10 completed, 2 killed\r\nkilled: c0\r\nkilled: c1\r\n";
     wait::until("the result is printed", || terminal.text().ends_with(end).then_some(()));
     undrain(&daemon);
     remove(&daemon);
@@ -90,7 +90,7 @@ fn drain_prints_lines_to_pipe_or_json() {
             }
         };
         // Eight containers have exited. The other two wait for the deadline, which another client moves forward.
-        reads(&["8 of 10 ended, 2 stopping, 0 killed", "\"ended\":8"]);
+        reads(&["8 of 10 completed, 2 stopping, 0 killed", "\"ended\":8"]);
         assert_eq!(cli::run(&daemon.socket(), &["drain", "--deadline", "1s"]).status, 0);
         reads(&[]);
         let reported = CliOutput { stdout, ..cli::finish(child) };
@@ -113,10 +113,10 @@ fn drain_prints_lines_to_pipe_or_json() {
             let (progress, end): (Vec<&str>, Vec<&str>) =
                 reported.stdout.lines().partition(|line| line.contains(" of 10 "));
             assert!(
-                progress.iter().any(|line| line.starts_with("8 of 10 ended, 2 stopping, 0 killed")),
+                progress.iter().any(|line| line.starts_with("8 of 10 completed, 2 stopping, 0 killed")),
                 "{reported:?}"
             );
-            assert_eq!(end, ["drained: 10 ended, 2 killed", "killed: c0", "killed: c1"]);
+            assert_eq!(end, ["drained: 10 completed, 2 killed", "killed: c0", "killed: c1"]);
         }
         undrain(&daemon);
         remove(&daemon);

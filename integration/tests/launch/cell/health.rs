@@ -67,7 +67,7 @@ fn the_self_test_fails_and_recovers() {
         assert_eq!((info.allocated.unwrap().memory_bytes, info.allocated.unwrap().containers), (64 << 20, 1));
         assert_eq!(info.containers.values().sum::<u32>(), 1);
     };
-    wait::until("a test", || {
+    wait::until("a self-test has completed", || {
         unseen();
         health(&daemon).self_test_at
     });
@@ -89,6 +89,6 @@ fn the_self_test_fails_and_recovers() {
     wait::until("the test passes", || health(&daemon).healthy.then_some(()));
     wait::until("the health service reports it", || serves(&daemon).then_some(()));
     unseen();
-    assert_eq!(daemon.api.info().cursor, cursor, "there is no event about it");
+    assert_eq!(daemon.api.info().cursor, cursor, "the self-test has an event");
     daemon.api.delete("full", true).unwrap();
 }

@@ -91,10 +91,10 @@ fn unkillable_process_is_quarantined_until_exit() {
     stage.fuse.hold(Held::Reads);
     let started = stage.daemon.api.started(Stage::reader("stuck"));
     wait::until("the process waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));
-    assert_eq!(stage.phase("stuck"), None, "it runs");
+    assert_eq!(stage.phase("stuck"), None, "the container runs");
     let cursor = stage.daemon.api.info().cursor;
     stage.daemon.api.stop("stuck", None).unwrap();
-    wait::until("it is in quarantine", || stage.phase("stuck"));
+    wait::until("the container is in quarantine", || stage.phase("stuck"));
     assert_eq!(
         (stage.phase("stuck"), stage.daemon.api.get("stuck").unwrap().state()),
         (Some(Phase::Stop), State::Stopping)
@@ -107,7 +107,11 @@ fn unkillable_process_is_quarantined_until_exit() {
     let shown = |arguments: &[&str]| cli::run(&stage.daemon.socket(), arguments).stdout;
     assert!(shown(&["ps"]).contains("stopping (quarantine: stop)"), "{}", shown(&["ps"]));
     assert!(shown(&["inspect", "stuck"]).contains("stuck in phase stop"), "{}", shown(&["inspect", "stuck"]));
-    assert_eq!((stage.allocated(), stage.daemon.api.info().quarantined), (64, 1), "its capacity is kept");
+    assert_eq!(
+        (stage.allocated(), stage.daemon.api.info().quarantined),
+        (64, 1),
+        "the capacity of the container is kept"
+    );
     assert_eq!((stage.counted("stop"), stage.counted("create")), (1.0, 0.0));
     let refused = stage.daemon.api.delete("stuck", true).unwrap_err();
     assert!(refused.code() == Code::Unavailable && refused.message().contains("in quarantine since"), "{refused}");
@@ -116,7 +120,7 @@ fn unkillable_process_is_quarantined_until_exit() {
     // The next daemon reports the same state.
     stage.daemon.kill();
     stage.daemon.start_again();
-    wait::until("it is in quarantine", || stage.phase("stuck"));
+    wait::until("the container is in quarantine", || stage.phase("stuck"));
     assert_eq!(stage.allocated(), 64);
     stage.works_on();
 
@@ -161,6 +165,6 @@ fn stuck_container_creation_does_not_block_others() {
     });
     assert_eq!(stage.daemon.api.info().quarantined, 0);
     let _ = stage.daemon.api.delete("stuck", true); // where it was made at last, to be killed
-    wait::until("its capacity is free", || (stage.allocated() == 0).then_some(()));
+    wait::until("the capacity of the container is free", || (stage.allocated() == 0).then_some(()));
     assert_eq!(exit(&stage.daemon.api.run_to_end(Stage::reader("control"))), Ok(0), "the control");
 }

@@ -163,7 +163,7 @@ fn files_that_others_change_are_ignored() {
     symlink(vendor.path("vendor.json"), &file).unwrap();
     vendor.expect_refused(&daemon, "is a symbolic link");
     fs::remove_file(&file).unwrap();
-    vendor.expect_refused(&daemon, "no CDI file describes it");
+    vendor.expect_refused(&daemon, "no CDI file describes `");
     fs::rename(vendor.path("vendor.json"), &file).unwrap();
     fs::set_permissions(vendor.path("etc"), fs::Permissions::from_mode(0o775)).unwrap();
     vendor.expect_refused(&daemon, "has mode 775");
@@ -182,7 +182,7 @@ fn conflicts_and_hooks_are_refused() {
     vendor.write("etc/b.json", "");
     let daemon = vendor.daemon();
     let before = daemon.footprint();
-    vendor.expect_refused(&daemon, "two CDI files in the same directory describe it");
+    vendor.expect_refused(&daemon, "two CDI files in the same directory describe `");
     vendor.write("run/c.json", r#", "hooks": [{"hookName": "createContainer", "path": "/bin/true"}]"#);
     vendor.expect_refused(&daemon, "c.json: devices[one].containerEdits.hooks is not supported");
     vendor.write("run/c.json", r#", "intelRdt": {}"#);

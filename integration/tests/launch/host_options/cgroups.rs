@@ -158,10 +158,10 @@ fn killed_processes_leave_no_parent() {
     let (shim, launcher) = (daemon.record("all").shim.pid, daemon.launcher().unwrap());
     daemon.kill();
     [launcher, shim].into_iter().for_each(|pid| kill(pid, 9));
-    wait::until("both have exited", || [launcher, shim].into_iter().all(has_ended).then_some(()));
+    wait::until("the launcher and the shim have exited", || [launcher, shim].into_iter().all(has_ended).then_some(()));
     assert!(!own.below().is_empty(), "the control");
     daemon.start_again();
-    wait::until("its end is known", || daemon.api.wait("all").ok());
+    wait::until("the exit of the container is known", || daemon.api.wait("all").ok());
     daemon.api.delete("all", true).unwrap();
     assert_eq!(own.below(), Vec::<PathBuf>::new(), "after all of them");
 }

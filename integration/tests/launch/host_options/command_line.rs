@@ -35,7 +35,10 @@ fn flags_arrive_and_are_shown() {
 fn errors_name_the_flags() {
     let daemon = Setup::default().config(CONFIG).start();
     for (flags, words) in [
-        ("--device /dev/mem", "--device /dev/mem: not a device in executord's configuration; it has fuse (/dev/fuse)"),
+        (
+            "--device /dev/mem",
+            "--device /dev/mem: not a device in executord's configuration, which has fuse (/dev/fuse)",
+        ),
         ("--device mem", "--device"),
         ("--device fuse:rwm", "--device"),
         ("--cpuset-cpus 8000", "--cpuset-cpus"),

@@ -50,7 +50,7 @@ fn every_process_stops_and_goes_on() {
     let daemon = Daemon::start();
     let script = "for n in 1 2 3; do while :; do /bin/true; done & done; while echo alive; do sleep 0.01; done";
     daemon.api.started(sh(script).id("c"));
-    wait::until("it prints", || daemon.api.logs_so_far("c").contains("alive").then_some(()));
+    wait::until("the container prints", || daemon.api.logs_so_far("c").contains("alive").then_some(()));
     assert!(stopped(&daemon, "c").contains(&false), "the control");
     let cursor = daemon.api.info().cursor;
     let paused = pause(&daemon.api, "c").unwrap();
@@ -58,14 +58,14 @@ fn every_process_stops_and_goes_on() {
     let all = stopped(&daemon, "c");
     assert!(all.len() >= 4 && !all.contains(&false), "{all:?}");
     let printed = daemon.api.logs_so_far("c").len();
-    assert!(pause(&daemon.api, "c").unwrap().paused, "again is no harm");
+    assert!(pause(&daemon.api, "c").unwrap().paused, "a second pause fails");
     let exec = ExecStart { id: "c".into(), path: "/bin/true".into(), ..ExecStart::default() };
-    let refused = executed(&daemon.api, exec).err().expect("it is refused");
+    let refused = executed(&daemon.api, exec).err().expect("Exec is refused");
     assert!(refused.code() == Code::FailedPrecondition && refused.message().contains("paused"), "{refused:?}");
     assert_eq!(daemon.api.signal("c", 18).unwrap_err().code(), Code::FailedPrecondition, "SIGCONT");
     assert_eq!(daemon.api.logs_so_far("c").len(), printed);
     assert!(!resume(&daemon.api, "c").unwrap().paused);
-    wait::until("it prints again", || (daemon.api.logs_so_far("c").len() > printed).then_some(()));
+    wait::until("the container prints again", || (daemon.api.logs_so_far("c").len() > printed).then_some(()));
     let kinds: Vec<event::Kind> = daemon
         .api
         .events_after(cursor)
@@ -117,7 +117,7 @@ fn a_pause_survives_executord() {
     assert!(!stopped(&daemon, "c").contains(&false), "files are replaced in a paused container");
     let printed = daemon.api.logs_so_far("c").len();
     resume(&daemon.api, "c").unwrap();
-    wait::until("it prints again", || (daemon.api.logs_so_far("c").len() > printed).then_some(()));
+    wait::until("the container prints again", || (daemon.api.logs_so_far("c").len() > printed).then_some(()));
     pause(&daemon.api, "c").unwrap();
     let shim = daemon.record("c").shim.pid;
     kill(shim, 9);
@@ -144,7 +144,7 @@ fn checks_are_suspended_during_pause() {
         };
         RunRequest { tmpfs, checks: Some(checks), ..sh(script).id(id).rootfs(&rootfs.reference()).grace_ms(0) }
     };
-    let ready = |id: &str| wait::until("it is ready", || daemon.api.get(id).unwrap().ready.then_some(()));
+    let ready = |id: &str| wait::until("the container is ready", || daemon.api.get(id).unwrap().ready.then_some(()));
     for id in ["paused", "control"] {
         daemon.api.started(served(id));
         ready(id);
@@ -153,7 +153,7 @@ fn checks_are_suspended_during_pause() {
     kill(pid(&daemon.api.get("control").unwrap()), SIGSTOP);
     let ended = daemon.api.wait("control").unwrap();
     assert_eq!(ending(&ended).failure.as_ref().unwrap().kind(), failure::Kind::Unhealthy);
-    assert!(daemon.api.get("paused").unwrap().paused, "it outlives the control");
+    assert!(daemon.api.get("paused").unwrap().paused, "the pause outlives the control");
     resume(&daemon.api, "paused").unwrap();
     ready("paused");
 }
@@ -178,8 +178,8 @@ fn steps_are_suspended_during_pause() {
         RunRequest { action: Some(action), ..RunRequest::default() }.id(id).memory(64 << 20)
     };
     daemon.api.started(limited("paused"));
-    wait::until("it prints", || daemon.api.logs_so_far("paused").contains("one").then_some(()));
-    wait::until("it is paused", || pause(&daemon.api, "paused").ok());
+    wait::until("the container prints", || daemon.api.logs_so_far("paused").contains("one").then_some(()));
+    wait::until("the container is paused", || pause(&daemon.api, "paused").ok());
     assert!(!stopped(&daemon, "paused").contains(&false));
     daemon.api.run_to_end(limited("control"));
     assert!(daemon.api.output("control").text().contains("two"));

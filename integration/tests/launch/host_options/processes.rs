@@ -50,7 +50,7 @@ fn limits_hold_for_every_process() {
     let tight = limited(&tight, sh("(echo x >/tmp/x) 2>/dev/null; /bin/true; echo $?").id("tight"));
     let ended = daemon.api.run_to_end(tight);
     let failure = ending(&ended).failure.as_ref().map(|failure| failure.kind());
-    assert!(matches!(failure, None | Some(failure::Kind::Action)), "its program ran: {ended:#?}");
+    assert!(matches!(failure, None | Some(failure::Kind::Action)), "the program did not run: {ended:#?}");
 }
 
 /// A hard limit above the launcher's own is refused by default. It succeeds if the operator allows it and the launcher

@@ -121,7 +121,7 @@ fn limits_take_capacity() {
     assert_eq!(remaining(&daemon), 0);
     assert_eq!(daemon.api.run(sh("true").id("d").memory(16 * MIB)).unwrap_err().code(), Code::ResourceExhausted);
     daemon.api.delete("a", true).unwrap();
-    assert_eq!(remaining(&daemon), 96, "its last limits are released");
+    assert_eq!(remaining(&daemon), 96, "the last limits of the container are released");
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn connections_end_with_their_pod() {
     let mut all: Vec<_> = (0..128).map(|_| connect(&daemon, "p", 7000).unwrap()).collect();
     assert_eq!(code(connect(&daemon, "p", 7000)).0, Code::ResourceExhausted);
     drop(all.pop());
-    let again = wait::until_ok("a connection has ended", || connect(&daemon, "p", 7000));
+    let again = wait::until_ok("a connection is closed", || connect(&daemon, "p", 7000));
     all.push(again);
     stop(&daemon, "p");
     for mut connection in all {

@@ -61,8 +61,8 @@ fn pod_exit_is_reported_and_stops_members() {
         kill(if round == 0 { shim } else { init }, 9);
         let ended = daemon.api.wait("one").unwrap();
         assert_eq!(ended.state(), State::Completed);
-        assert!(ended.result.unwrap().wipe.is_some_and(|wipe| wipe.verified), "its secrets are wiped");
-        let pod = wait::until("the pod has ended", || {
+        assert!(ended.result.unwrap().wipe.is_some_and(|wipe| wipe.verified), "the secrets of the member are wiped");
+        let pod = wait::until("the pod has completed", || {
             let pod = get(&daemon, "p");
             (pod.state() == pod::State::Ended).then_some(pod)
         });
@@ -87,7 +87,7 @@ fn members_of_ended_pod_stop_after_restart() {
     let (shim, init) = processes(&daemon, "p");
     daemon.kill();
     kill(shim, 9);
-    wait::until("the launcher has ended the pod", || has_ended(init).then_some(()));
+    wait::until("the launcher has killed the pod", || has_ended(init).then_some(()));
     assert!(host::status(api::pid(&one), "Name").is_some(), "the control: the member runs on");
     daemon.start_again();
     assert_eq!(daemon.api.wait("one").unwrap().state(), State::Completed);
@@ -112,7 +112,7 @@ fn nothing_is_left_when_everything_is_killed() {
     wait::until("all processes have exited", || has_ended(launcher).then_some(()));
     daemon.start_again();
     assert_eq!(daemon.api.wait("one").unwrap().state(), State::Completed);
-    let pod = wait::until("the pod has ended", || {
+    let pod = wait::until("the pod has completed", || {
         let pod = get(&daemon, "p");
         (pod.state() == pod::State::Ended).then_some(pod)
     });

@@ -132,9 +132,9 @@ fn host_pid_leftovers_die_with_container() {
     daemon.kill();
     [launcher, shim].into_iter().for_each(|pid| kill(pid, 9));
     assert!(is_running("4246"), "the control: none of its supervisors is left");
-    wait::until("both have exited", || [launcher, shim].into_iter().all(has_ended).then_some(()));
+    wait::until("the launcher and the shim have exited", || [launcher, shim].into_iter().all(has_ended).then_some(()));
     daemon.start_again();
-    wait::until("its end is known", || daemon.api.wait("all").ok());
+    wait::until("the exit of the container is known", || daemon.api.wait("all").ok());
     await_end("4246");
     for id in ["ends", "stopped", "shim", "all"] {
         daemon.api.delete(id, true).unwrap();

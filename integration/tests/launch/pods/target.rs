@@ -19,7 +19,7 @@ fn web(daemon: &Daemon, id: &str, seconds: &str) -> Container {
     let script = format!("exec sleep {seconds}");
     let request = sh(&script).id(id).env("KEY", "SECRET-ENV").file("/etc/cf-service-bindings/a", b"SECRET-FILE");
     let container = daemon.api.started(in_pod("p", request));
-    wait::until("it executes sleep", || is_running(seconds).then_some(()));
+    wait::until("the process executes sleep", || is_running(seconds).then_some(()));
     container
 }
 

@@ -201,7 +201,7 @@ fn shared_alias_finds_all_containers() {
     let question = on_bridge("udp", "A", "db");
     let orders = [format!("NOERROR {one} {two}"), format!("NOERROR {two} {one}")];
     let mut seen = [false; 2];
-    wait::until("both orders are seen", || {
+    wait::until("both orders of the addresses were returned", || {
         let answer = world.ask_one("client", &question);
         let at = orders.iter().position(|order| *order == answer);
         seen[at.unwrap_or_else(|| panic!("{answer}"))] = true;
@@ -276,12 +276,12 @@ fn names_survive_restarts() {
     world.daemon.kill();
     assert_eq!(world.network.on_host(&questions).trim(), "NOTHING", "the control: no process answers");
     world.daemon.start_again();
-    wait::until("names are answered", || (world.ask_one("client", &question) == found).then_some(()));
+    wait::until("the name is resolved", || (world.ask_one("client", &question) == found).then_some(()));
     let (next, _) = addresses(&world.api().started(with_aliases(sleeping("next", false), &["later"])));
     assert_eq!(world.ask_one("client", &on_bridge("tcp", "A", "later")), format!("NOERROR {next}"));
     assert!(world.daemon.terminate().success());
     world.daemon.start_again();
-    wait::until("names are answered", || (world.ask_one("client", &question) == found).then_some(()));
+    wait::until("the name is resolved", || (world.ask_one("client", &question) == found).then_some(()));
     world.delete_all();
 }
 

@@ -257,7 +257,7 @@ fn answers_to_loopback_are_not_forged() {
     stage.nodes["host"]["client"] = client.local_addr().unwrap().port().into();
     let mut buffer = [0; 100];
     let mut exchange = || {
-        wait::until_ok("the server answers", || {
+        wait::until_ok("the server responds", || {
             client.send(b"x")?;
             client.recv(&mut buffer).map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned())
         })

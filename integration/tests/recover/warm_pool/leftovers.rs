@@ -66,7 +66,9 @@ fn launch_with_stopped_pool_goes_cold() {
     assert_eq!(stopped.len(), 3);
     for pid in &stopped {
         kill(*pid, 19);
-        wait::until("it is stopped", || host::status(*pid, "State").filter(|state| state.starts_with('T')));
+        wait::until("the warm container is stopped", || {
+            host::status(*pid, "State").filter(|state| state.starts_with('T'))
+        });
     }
     for id in ["a", "b", "c"] {
         let script = "busybox cat /etc/cf-service-bindings/key; echo up; exec busybox sleep 100000";

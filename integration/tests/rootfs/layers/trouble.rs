@@ -148,7 +148,7 @@ fn layer_errors_are_reported() {
     let mut image = blob(vec![0; 1024]);
     image.media_type = "application/vnd.oci.image.manifest.v1+json".into();
     for (blob, words) in [
-        (up, "`../../etc/evil` leads out of the layer"),
+        (up, "`../../etc/evil` escapes the layer"),
         (other, "the layer's diffID is sha256:"),
         (image, "is not supported for layers"),
         (blob(b"garbage".repeat(200)), "not a tar archive"),

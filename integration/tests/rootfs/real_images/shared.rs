@@ -26,7 +26,7 @@ fn used(daemon: &Daemon) -> u64 {
         let ledger = std::fs::read_dir(daemon.setup().state_dir().join("ledger")).unwrap().flatten();
         ledger.map(|file| file.metadata().map_or(0, |meta| meta.blocks() * 512)).sum()
     };
-    wait::until("both are measured while the ledger does not grow", || {
+    wait::until("the disk usage is measured while the ledger does not grow", || {
         let (before, used) = (noted(), daemon.setup().state_disk().used());
         (noted() == before).then(|| used - before)
     })

@@ -121,5 +121,5 @@ fn processes_and_files_hide_bindings() {
     let ran = finish(attached);
     assert_eq!(ran.status, 0, "{ran:?}");
     clean(&needles, "at its end");
-    assert!(!in_text(&needles, &[&ran.stdout, &ran.stderr]).found(), "its output was masked");
+    assert!(!in_text(&needles, &[&ran.stdout, &ran.stderr]).found(), "the output was not masked");
 }

@@ -54,7 +54,7 @@ fn ca_key_is_only_in_signer_memory() {
         assert!(status.contains(line), "{line}: {status}");
     }
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
-    assert_ne!(locked.trim(), "0 kB", "its memory is locked");
+    assert_ne!(locked.trim(), "0 kB", "the memory of the signer is locked");
     let limits = fs::read_to_string(format!("/proc/{holder}/limits")).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
@@ -86,7 +86,7 @@ fn nothing_is_left_of_a_containers_key() {
         let report = search(&needles, [daemon.pid()]);
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });
-    let second = wait::until("it is replaced", || fs::read_to_string(&key).ok().filter(|text| *text != first));
+    let second = wait::until("the key is replaced", || fs::read_to_string(&key).ok().filter(|text| *text != first));
     add_key(&mut needles, "the new key", &second);
     openssl(&["pkey", "-in", &key.display().to_string(), "-noout"]);
     daemon.api.stop("k", Some(0)).unwrap();

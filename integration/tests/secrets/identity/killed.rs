@@ -69,7 +69,7 @@ fn kill_during_renewal_leaves_matching_pairs() {
         for container in &containers {
             fits(container);
             fits(container);
-            wait::until("it is replaced", || {
+            wait::until("the certificate is replaced", || {
                 let identity = daemon.api.get(&container.id).unwrap().identity.unwrap();
                 (identity.replaced > 0 && identity.problem.is_empty()).then_some(())
             });

@@ -57,7 +57,7 @@ fn certificate_and_key_are_renewed_together() {
     let container = daemon.api.started(with_identity(request, Some(10)));
     let mut log = daemon.api.follow("r");
     log.until(|entry| entry.data == b"up\n");
-    wait::until("it was replaced twice", || (replaced(&daemon, "r") >= 2).then_some(()));
+    wait::until("the certificate was replaced twice", || (replaced(&daemon, "r") >= 2).then_some(()));
     wait_for_event(&daemon, "r", Kind::IdentityReplaced);
     let certificate = file(&container, "instance.crt").display().to_string();
     openssl(&["x509", "-in", &certificate, "-noout", "-checkend", "0"]);
@@ -87,7 +87,7 @@ fn expired_certificate_is_replaced_at_restart() {
     });
     assert_eq!(fs::read(&certificate).unwrap(), before, "the control: it is not renewed without executord");
     daemon.start_again();
-    wait::until("it is replaced", || (fs::read(&certificate).unwrap() != before).then_some(()));
+    wait::until("the certificate is replaced", || (fs::read(&certificate).unwrap() != before).then_some(()));
     openssl(&["x509", "-in", &certificate, "-noout", "-checkend", "0"]);
     wait_for_event(&daemon, "s", Kind::IdentityReplaced);
 }

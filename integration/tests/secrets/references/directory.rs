@@ -74,7 +74,7 @@ fn referenced_values_refresh_and_survive_restart() {
     assert!(!kinds.iter().any(|(kind, _)| *kind == Kind::SecretsFresh), "{kinds:?}");
     let stale = daemon.api.get("d").unwrap();
     let one = stale.secret_sources.iter().find(|one| one.stale).unwrap();
-    assert!(one.target == Some(file("db/password")) && one.problem.contains("no such file"), "{one:?}");
+    assert!(one.target == Some(file("db/password")) && one.problem.contains("does not exist"), "{one:?}");
     assert_eq!(content(&container, "db/password"), "password 2", "the container keeps its value");
     let listed = cli::run(&daemon.socket(), &["ps"]).stdout;
     assert!(listed.contains("stale secrets"), "{listed}");

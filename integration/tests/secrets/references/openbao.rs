@@ -30,7 +30,7 @@ impl Running {
         let log = fs::File::create(log).unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let running = Self(command.spawn().unwrap());
-        wait::until_ok("it listens", || TcpStream::connect(("127.0.0.1", port)).map(drop));
+        wait::until_ok("OpenBao listens", || TcpStream::connect(("127.0.0.1", port)).map(drop));
         running
     }
 }

@@ -47,8 +47,8 @@ fn vault_values_are_rotated_and_old_wiped() {
     until_daemon_has_none(&daemon, "the old value", &old);
     // Tokens are valid for 12 seconds, and for 25 seconds with renewals. They are renewed first, then there is a new
     // login.
-    wait::until("a renewal", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
-    wait::until("a second login", || (bao.served("auth/approle/login") >= 2).then_some(()));
+    wait::until("a renewal of the token", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
+    wait::until("executord logs in a second time", || (bao.served("auth/approle/login") >= 2).then_some(()));
     bao.put("u3", "p3");
     wait_for_content(&container, "db/password", "p3");
 }
@@ -134,7 +134,7 @@ fn vault_errors_are_reported() {
         ("kv/app/db", "none", "", Code::NotFound, "the secret has no entry \"none\""),
         ("none/app", "user", "", Code::PermissionDenied, "denies access (403)"),
         ("kv/other", "user", "", Code::PermissionDenied, "denies access (403)"),
-        ("kv/app/large", "user", "", Code::FailedPrecondition, "more than 1048576 bytes"),
+        ("kv/app/large", "user", "", Code::FailedPrecondition, "larger than 1048576 bytes"),
     ] {
         let refused = run(path, key, version).unwrap_err();
         let reported = refused.message();
@@ -157,7 +157,9 @@ fn vault_errors_are_reported() {
         assert_eq!(content(&container, "x"), "canary-3", "the container keeps its value");
     };
     let fresh = |daemon: &Daemon| {
-        wait::until("it is fresh again", || (!daemon.api.get("s").unwrap().secret_sources[0].stale).then_some(()));
+        wait::until("the value is current again", || {
+            (!daemon.api.get("s").unwrap().secret_sources[0].stale).then_some(())
+        });
     };
     bao.run(&["kv", "delete", "-mount=kv", "app/db"]);
     stale("version 3 of the secret was deleted");
@@ -280,15 +282,15 @@ fn answers_that_are_no_secret_are_reported() {
             "redirects to another address (307); configure the address of the active server",
         ),
         ("hangs", Code::Unavailable, "within 2 s"),
-        ("page", Code::Unavailable, "not a response of Vault"),
+        ("page", Code::Unavailable, "not have Vault's format"),
         ("one", Code::FailedPrecondition, "check the version of the mount in kv_mounts"),
         ("400", Code::FailedPrecondition, "rejects the request (400)"),
-        ("412", Code::Unavailable, "answered 412"),
-        ("429", Code::Unavailable, "answered 429"),
-        ("473", Code::Unavailable, "answered 473"),
-        ("500", Code::Unavailable, "answered 500"),
-        ("502", Code::Unavailable, "answered 502"),
-        ("503", Code::Unavailable, "answered 503"),
+        ("412", Code::Unavailable, "responded with status 412"),
+        ("429", Code::Unavailable, "responded with status 429"),
+        ("473", Code::Unavailable, "responded with status 473"),
+        ("500", Code::Unavailable, "responded with status 500"),
+        ("502", Code::Unavailable, "responded with status 502"),
+        ("503", Code::Unavailable, "responded with status 503"),
     ] {
         let refused = run(name).unwrap_err();
         let reported = refused.message();

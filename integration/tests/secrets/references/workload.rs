@@ -114,8 +114,8 @@ fn workloads_log_in_themselves() {
     assert!(!search_daemon(&daemon, &needles(&first)).hits.is_empty(), "the control: the token is in memory");
     bao.put("u2", "p2");
     wait_for_content(&container, "db/user", "u2");
-    wait::until("a renewal", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
-    wait::until("a second login", || (bao.served("auth/jwt/login") >= 2).then_some(()));
+    wait::until("a renewal of the token", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
+    wait::until("executord logs in a second time", || (bao.served("auth/jwt/login") >= 2).then_some(()));
 
     let second = issuer.token("app", 601);
     daemon.api.update(update("w", &second)).unwrap();
@@ -133,7 +133,7 @@ fn workloads_log_in_themselves() {
     bao.put("u3", "p3");
     daemon.api.update(update("w", &second)).unwrap();
     wait_for_content(&container, "db/user", "u3");
-    wait::until("it is fresh", || (!daemon.api.get("w").unwrap().secret_sources[0].stale).then_some(()));
+    wait::until("the value is current", || (!daemon.api.get("w").unwrap().secret_sources[0].stale).then_some(()));
 
     bao.run(&["operator", "seal"]);
     daemon.api.stop("w", None).unwrap();
@@ -208,7 +208,7 @@ fn bad_tokens_are_refused() {
     for part in [
         "provider_tokens[0].token: may only contain visible ASCII",
         "provider_tokens[1].provider: \"vault\" has two tokens",
-        "provider_tokens[1].token: has 18000 bytes; at most 16384",
+        "provider_tokens[1].token: is 18000 bytes; the maximum is 16384",
         "provider_tokens[2].provider: \"files\" does not use tokens",
         "provider_tokens[2].token: is empty",
         "provider_tokens[3].provider: \"none\" is not a provider",

@@ -36,7 +36,7 @@ fn invalid_update_is_reported_without_effect() {
         (update("c", &[("../x", b"")]), Code::InvalidArgument, "files[0].path", "contains `..`"),
         (update("c", &[("a", b""), ("a", b"")]), Code::InvalidArgument, "files[1].path", "also the path of files[0]"),
         (update("c", &[("a/b", b"")]), Code::InvalidArgument, "files[0].path", "to be a directory"),
-        (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "at most 1048576"),
+        (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "the maximum is 1048576"),
         (removed("nope"), Code::InvalidArgument, "removed_paths[0]", "not one of the container's secret files"),
         (removed("a"), Code::InvalidArgument, "removed_paths[0]", "is also in `files`"),
         (removed("/etc/executor-key"), Code::FailedPrecondition, "removed_paths", "mounted as a single file"),

@@ -203,5 +203,7 @@ fn leased_file_is_wiped_later() {
     lease.kill().unwrap();
     lease.wait().unwrap();
     wait::until("the file is wiped", || (first(&kept[0]) == 0).then_some(()));
-    wait::until("it is logged", || daemon.setup().logged().contains("1 secret files were wiped late").then_some(()));
+    wait::until("the late wipe is logged", || {
+        daemon.setup().logged().contains("1 secret files were wiped late").then_some(())
+    });
 }

@@ -20,7 +20,7 @@ use crate::exec::sleeping;
 const CANARY: &str = "canary-of-the-archives-77e2";
 
 fn shell_output(daemon: &Daemon, text: &str) -> String {
-    let executed = executed(&daemon.api, script("c", text)).expect("it runs");
+    let executed = executed(&daemon.api, script("c", text)).expect("the process runs");
     assert_eq!(executed.exit, Some(Ok(0)), "{text}: {}", String::from_utf8_lossy(&executed.stderr));
     executed.text()
 }
@@ -107,10 +107,10 @@ fn cp_sparse_file_keeps_holes() {
         let refused = command(Some(&daemon.socket()), &arguments).output().unwrap();
         let message = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(125), "{message}");
-        assert!(message.contains("cp c:/tmp/sparse: more than 1048576 bytes; --max-size"), "{message}");
+        assert!(message.contains("cp c:/tmp/sparse: larger than 1048576 bytes; --max-size"), "{message}");
         assert!(refused.stdout.len() <= 1 << 20);
     }
-    assert!(!home.path().join("bounded").exists(), "nothing of it stays");
+    assert!(!home.path().join("bounded").exists(), "the archive is not unpacked in part");
 }
 
 /// If the source or destination is a dash, agent-cli writes or reads a tar archive.

@@ -1,7 +1,7 @@
 """Uses agent-cli on a terminal as a person does: creates a terminal, types, reads, and checks its final state."""
 import fcntl, os, pty, select, signal, struct, subprocess, sys, termios, time
 
-PATIENCE = 60
+POLL_TIMEOUT = 60
 
 
 def command_line(pid):
@@ -36,7 +36,7 @@ class Session:
         os.write(self.master, text.encode())
 
     def until(self, text):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + POLL_TIMEOUT
         while text.encode() not in self.seen:
             ready = select.select([self.master], [], [], max(0, deadline - time.monotonic()))[0]
             assert ready, f"{text!r} never came: {self.seen!r}"
@@ -45,7 +45,7 @@ class Session:
 
     def until_it_sleeps(self, seconds):
         """bash can lose a signal during a fork."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + POLL_TIMEOUT
         while f"sleep\0{seconds}\0".encode() not in map(command_line, os.listdir("/proc")):
             assert time.monotonic() < deadline, "nothing sleeps"
             time.sleep(0.01)
@@ -54,13 +54,13 @@ class Session:
         return not termios.tcgetattr(self.slave)[3] & termios.ICANON
 
     def await_raw(self):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + POLL_TIMEOUT
         while not self.raw():
             assert time.monotonic() < deadline and self.process.poll() is None, self.seen
             time.sleep(0.01)
 
     def ends(self, status):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + POLL_TIMEOUT
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it goes on: {self.seen!r}"
             if select.select([self.master], [], [], 0.05)[0]:
@@ -122,7 +122,7 @@ def execute(cli):
 
 def in_scripts(cli):
     def status(*command, stdin=b""):
-        done = subprocess.run([*cli, *command], input=stdin, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run([*cli, *command], input=stdin, capture_output=True, timeout=POLL_TIMEOUT)
         return done.returncode, done.stdout, done.stderr
 
     assert status("exec", "e", "--", "sh", "-c", "echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")

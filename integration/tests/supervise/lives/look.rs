@@ -10,7 +10,7 @@ use integration::{footprint, host};
 use crate::lives::evaluate::{Figures, Memory};
 
 /// Polling interval of counts that may still change.
-pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts of processes, cgroups, mounts of the launcher, mounts of the host, files, network interfaces of the host, and
 /// lines of the host's nf_tables rules.
@@ -57,7 +57,7 @@ fn memory(pid: i32) -> Memory {
     let line = |name: &str| {
         let mut lines = text.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB"));
-        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {text}"))
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("the metrics have no {name}: {text}"))
     };
     Memory {
         pss_kib: line("Pss"),

@@ -91,7 +91,7 @@ fn deleted_container_log_is_sent_within_limit() {
         daemon.api.delete(id, false).unwrap();
         // The waiting output of the first container uses all of the space for deleted containers.
         let waits = || metric(&daemon, "executor_log_waiting_deleted_bytes", "syslog") == 64 << 10;
-        wait::until("it is waiting", || waits().then_some(()));
+        wait::until("output is waiting", || waits().then_some(()));
     }
     wait::until("the other one is dropped", || {
         (metric(&daemon, "executor_log_unsent_lines_total", "syslog") == 2).then_some(())

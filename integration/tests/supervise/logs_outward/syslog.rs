@@ -153,7 +153,7 @@ fn syslog_receives_lines_over_unix_socket() {
     let masked =
         rsyslogd.entries("masked").iter().filter(|line| line.to_string().contains("[REDACTED:db/password]")).count();
     assert_eq!(masked, 3);
-    wait::until("all of it is counted", || {
+    wait::until("all sent lines are counted", || {
         (metric(&daemon, "executor_log_sent_lines_total", "syslog") >= 16).then_some(())
     });
     assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
@@ -203,7 +203,9 @@ fn syslog_over_tls_resumes_after_receiver_restart() {
 
     rsyslogd.child.kill().unwrap();
     rsyslogd.child.wait().unwrap();
-    wait::until("the end is seen", || (metric(&daemon, "executor_log_target_connected", "syslog") == 0).then_some(()));
+    wait::until("the disconnect is counted", || {
+        (metric(&daemon, "executor_log_target_connected", "syslog") == 0).then_some(())
+    });
     assert_eq!(exit(&daemon.api.run_to_end(saying("second", "two"))), Ok(0));
     rsyslogd = Rsyslogd::start(&dir, &tls_input(&dir, port));
     rsyslogd.until("second", "two");

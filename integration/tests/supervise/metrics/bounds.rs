@@ -60,7 +60,7 @@ fn hanging_shim_blocks_neither_scrape_nor_calls() {
     assert!(!text.contains("executor_container_processes{") && text.contains("executor_containers{"), "{text}");
     daemon.api.run_to_end(sh("exit 0").id("meanwhile"));
     kill(shim, Signal::SIGCONT).unwrap();
-    wait::until("the shim answers again", || {
+    wait::until("the shim responds again", || {
         value(&scrape(&daemon, "text/plain"), "executor_container_processes{container=\"a\"}")
     });
 }

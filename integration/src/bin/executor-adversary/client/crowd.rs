@@ -23,8 +23,7 @@ use crate::revive::start_or_end;
 /// Maximum time for which silent connections may keep other clients out.
 const LOCKED_OUT_MAX: Duration = Duration::from_secs(30);
 
-/// Timeout of a call.
-const ANSWER: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens more connections than executord serves, all of them silent, and then makes a call.
 pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
@@ -43,10 +42,10 @@ pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
     };
     let seconds = begun.elapsed().as_secs_f64();
     let fault = (!answered).then(|| format!("{} silent connections: no response within {seconds:.0} s", silent.len()));
-    Ok(Outcome::new(fault, format!("{} silent connections: an answer after {seconds:.1} s", silent.len())))
+    Ok(Outcome::new(fault, format!("{} silent connections: a response after {seconds:.1} s", silent.len())))
 }
 
-/// Returns true if a new connection is answered within a second.
+/// Returns true if executord responds on a new connection within a second.
 fn answers(socket: &Path) -> bool {
     let socket = socket.to_owned();
     let asked = std::thread::spawn(move || {
@@ -65,17 +64,17 @@ fn answers(socket: &Path) -> bool {
 /// Control: a call without silent connections succeeds immediately, and a call to a killed daemon fails.
 pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Daemon::start();
-    ensure!(answers(&daemon.socket()), "a daemon without load does not answer");
+    ensure!(answers(&daemon.socket()), "a daemon without load does not respond");
     daemon.kill();
     let dead = answers(&daemon.socket());
     daemon.start_again();
-    ensure!(!dead, "a killed daemon answers");
-    Ok("a daemon without load answers, and a killed one does not".into())
+    ensure!(!dead, "a killed daemon responds");
+    Ok("a daemon without load responds, and a killed one does not".into())
 }
 
 /// Peak memory of a process since [`reset_peak`], in bytes.
 fn peak(pid: i32) -> anyhow::Result<u64> {
-    let line = integration::host::status(pid, "VmHWM").context("the process is gone")?;
+    let line = integration::host::status(pid, "VmHWM").with_context(|| format!("process {pid} does not exist"))?;
     let kilobytes: u64 = line.trim_end_matches(" kB").parse()?;
     Ok(kilobytes << 10)
 }
@@ -170,7 +169,7 @@ pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     client.call("/executor.v1.Executor/Info", &[])?;
     let cost = cost(daemon.pid(), || {
         let code = client.call("/executor.v1.Executor/Run", &request)?;
-        ensure!(code == "INVALID_ARGUMENT", "{code}");
+        ensure!(code == "INVALID_ARGUMENT", "{code}, expected INVALID_ARGUMENT");
         Ok(())
     })?;
     ensure!(cost > 200_000, "a request of 900 kB costs only {cost} bytes: the measurement misses memory");
@@ -200,21 +199,21 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     let mut all = Vec::new();
     let cost = cost(daemon.pid(), || {
         for _ in 0..connections {
-            let mut raw = RawClient::with_window(&daemon.socket(), 0)?.bounded(ANSWER)?;
+            let mut raw = RawClient::with_window(&daemon.socket(), 0)?.bounded(CALL_TIMEOUT)?;
             let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
             for _ in 0..calls {
                 if raw.try_call("/executor.v1.Executor/List", &list).is_err() {
                     break; // executord no longer reads, which is one way of bounding it
                 }
             }
-            raw.drain(ANSWER);
+            raw.drain(CALL_TIMEOUT);
             all.push(raw);
         }
         Ok(())
     })?;
     let asked = size * calls * connections as u64;
-    let reported = format!("{} of unread answers cost {}", megabytes(asked), megabytes(cost));
-    ensure!(asked > 2 * UNREAD_MAX, "the requested answers are too small: {reported}");
+    let reported = format!("{} of unread responses cost {}", megabytes(asked), megabytes(cost));
+    ensure!(asked > 2 * UNREAD_MAX, "the requested responses are too small: {reported}");
     Ok(Outcome::new((cost > UNREAD_MAX).then(|| reported.clone()), reported))
 }
 
@@ -224,8 +223,8 @@ pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
     let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
     let mut raw = RawClient::with_window(&daemon.socket(), 1 << 20)?;
     raw.try_call("/executor.v1.Executor/List", &list)?;
-    let bytes = raw.drain(ANSWER);
-    ensure!(bytes > 60_000, "the list has only {bytes} bytes");
+    let bytes = raw.drain(CALL_TIMEOUT);
+    ensure!(bytes > 60_000, "the list is {bytes} bytes, expected more than 60000");
     Ok(format!("a client that reads gets {bytes} bytes of the same list"))
 }
 
@@ -323,7 +322,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
             child.wait()?;
             match (refused, deleted) {
                 (None, _) => Some("a container was accepted".to_owned()),
-                (_, Some(status)) => Some(format!("nothing can be deleted: {status}")),
+                (_, Some(status)) => Some(format!("cannot delete a container: {status}")),
                 _ => None,
             }
         }
@@ -332,7 +331,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
         let _ = fs::remove_file(daemon.setup().state_dir().join(format!("ballast{index}")));
     }
     daemon.start_again();
-    Ok(Outcome::new(fault, "it starts, refuses a container and deletes one"))
+    Ok(Outcome::new(fault, "executord starts, refuses a container and deletes one"))
 }
 
 /// Control: the disk is full, and after the ballast files are removed a container runs.

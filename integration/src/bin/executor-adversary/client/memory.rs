@@ -39,7 +39,7 @@ pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
             let secret = Canary::random(*size)?;
             let id = format!("c{size}-{round}");
             let code = client.call(RUN, &secretive(&id, secret.as_str()).encode_to_vec())?;
-            ensure!(code == "OK", "Run: {code}");
+            ensure!(code == "OK", "Run: {code}, expected OK");
             calls += 1;
             let kept = kept(daemon.pid(), &[("a secret", secret.as_bytes())])?;
             if !kept.is_empty() {
@@ -47,7 +47,7 @@ pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
             }
         }
     }
-    let reported = format!("nothing kept of {calls} secrets on {} connections", sizes.len());
+    let reported = format!("no copy of {calls} secrets on {} connections", sizes.len());
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
@@ -57,9 +57,9 @@ pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     let mut client = CCore::connect(&daemon.socket())?;
     let id = Canary::random(40)?;
     let code = client.call(RUN, &secretive(id.as_str(), "x").encode_to_vec())?;
-    ensure!(code == "OK", "Run: {code}");
+    ensure!(code == "OK", "Run: {code}, expected OK");
     let held = held(daemon.pid(), &[("an id", id.as_bytes())])?;
-    ensure!(!held.is_empty(), "the search does not find existing data");
+    ensure!(!held.is_empty(), "control failed: the search does not find existing data");
     Ok("an id, which is no secret, is found".into())
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
         for (way, expected) in WAYS {
             let secret = Canary::random(*size)?;
             let code = way(&mut client, secret.as_str())?;
-            ensure!(expected.1.contains(&&*code), "{}: {code}", expected.0);
+            ensure!(expected.1.contains(&&*code), "{}: {code}, expected {:?}", expected.0, expected.1);
             calls += 1;
             let kept = kept(daemon.pid(), &[("a secret", secret.as_bytes())])?;
             if !kept.is_empty() {
@@ -94,7 +94,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
     }
     Ok(Outcome::new(
         (!faults.is_empty()).then(|| faults.join("; ")),
-        format!("nothing kept of {calls} refused requests"),
+        format!("no copy of the secrets of {calls} refused requests"),
     ))
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn registry(_: Scale) -> anyhow::Result<Outcome> {
             faults.push(format!("after {verb}: {}", kept.join(", ")));
         }
     }
-    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), "nothing kept of 2 passwords"))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), "no copy of 2 passwords"))
 }
 
 fn with_password(daemon: &Daemon, verb: &str, name: &str, password: &str) -> Command {
@@ -188,7 +188,7 @@ pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     let held = held(daemon.pid(), &[("a password", PASSWORD.as_bytes())])?;
     between.release();
     cli::finish(pulling);
-    ensure!(!held.is_empty(), "the search does not find existing data");
+    ensure!(!held.is_empty(), "control failed: the search does not find existing data");
     Ok("the password is found during a pull".into())
 }
 
@@ -203,16 +203,13 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
         daemon.api.started(program("/bin/sleep", &["100000"]).id(&id).file("a", secret.as_bytes()));
         let cat = script(&id, "cat /etc/cf-service-bindings/a");
         let process = Executed::start(&daemon.api, cat)?.end()?;
-        ensure!(process.stdout == secret.as_bytes(), "the process printed something else");
+        ensure!(process.stdout == secret.as_bytes(), "the output of the process is not the secret");
         let kept = kept(daemon.pid(), &[("what was printed", secret.as_bytes())])?;
         if !kept.is_empty() {
             faults.push(format!("{size} bytes: {}", kept.join(", ")));
         }
     }
-    Ok(Outcome::new(
-        (!faults.is_empty()).then(|| faults.join("; ")),
-        format!("nothing kept of {} outputs", sizes.len()),
-    ))
+    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("no copy of {} outputs", sizes.len())))
 }
 
 /// Control: the search finds a secret in the arguments of the container's process.
@@ -223,8 +220,8 @@ pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let reads = format!("read typed; echo read; sleep 100000; : {}", secret.as_str());
     let mut process = Executed::start(&daemon.api, script("c", &reads))?;
     let found = held(process.pid, &[("an argument", secret.as_bytes())])?;
-    ensure!(!found.is_empty(), "the search does not find existing data");
+    ensure!(!found.is_empty(), "control failed: the search does not find existing data");
     process.send(v1::exec_request::Part::Signal(9));
-    process.read_message().context("cannot read the end of a process")?;
+    process.read_message().context("cannot read the exit of a process")?;
     Ok("in the process itself its argument is found".into())
 }

@@ -24,14 +24,14 @@ use crate::attack::{Attack, Outcome, Position, Scale};
 
 pub(crate) const ALL: &[Attack] = &[
     Attack {
-        name: "shares: unread answers and PINGs",
+        name: "shares: unread responses and PINGs",
         position: Position::Client,
         claim: "a caller that reads nothing and sends PINGs delays no call of another",
         attack: |_| flood(false),
         control: flood_control,
     },
     Attack {
-        name: "shares: unread answers and a byte of window",
+        name: "shares: unread responses and a byte of window",
         position: Position::Client,
         claim: "a connection whose client reads a byte at a time is closed when its owner needs the room",
         attack: |_| flood(true),
@@ -40,7 +40,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "shares: streams of events",
         position: Position::Client,
-        claim: "a caller may use a quarter of the answer streams, and the rest is left to others",
+        claim: "a caller may use a quarter of the response streams, and the rest is left to others",
         attack: followers,
         control: followers_control,
     },
@@ -63,11 +63,11 @@ pub(crate) const ALL: &[Attack] = &[
 /// Uid of the attacker.
 const ATTACKER: u32 = 54_321;
 /// Timeout of a call by root: shorter than the time after which executord closes stalled connections.
-const ANSWER: Duration = Duration::from_secs(8);
+const CALL_TIMEOUT: Duration = Duration::from_secs(8);
 /// Timeout of a call by the attacker, which waits until its stalled connections are closed.
-const OWN_ANSWER: Duration = Duration::from_secs(28);
+const ATTACKER_CALL_TIMEOUT: Duration = Duration::from_secs(28);
 /// Keep-alive interval of a client that does not read.
-const SIGN: Duration = Duration::from_secs(2);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of streams on a connection.
 const STREAMS: usize = 250;
 
@@ -86,7 +86,7 @@ fn daemon() -> Daemon {
 
 /// Connects with flow-control windows of `window` bytes.
 fn connect(socket: &Path, user: u32, window: u32) -> anyhow::Result<RawClient> {
-    let mut raw = RawClient::over(connect_as(socket, user)?, window)?.bounded(ANSWER)?;
+    let mut raw = RawClient::over(connect_as(socket, user)?, window)?.bounded(CALL_TIMEOUT)?;
     raw.settle();
     Ok(raw)
 }
@@ -127,8 +127,8 @@ fn list() -> v1::ListRequest {
     v1::ListRequest { page_size: 1000, ..Default::default() }
 }
 
-/// Calls List on connections that send a keep-alive every two seconds but do not read the responses. Then makes calls
-/// as root, and as the same user on another connection.
+/// Calls List on connections that send a keep-alive every two seconds but do not read the responses. While the
+/// connections are open, makes calls as root, and as the same user on another connection.
 fn flood(reads: bool) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list();
     let (connections, calls) = (8, 8);
@@ -147,7 +147,7 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
             let mut sent = Instant::now();
             while !over.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(20)); // the pace of the attack
-                if sent.elapsed() >= SIGN {
+                if sent.elapsed() >= KEEP_ALIVE_INTERVAL {
                     sent = Instant::now();
                     // Closed connections are skipped.
                     unread.retain_mut(|raw| {
@@ -161,11 +161,11 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
     });
     let mut faults = Vec::new();
     let mut rpc = daemon.api.rpc();
-    faults.extend(in_time(&daemon, ANSWER, rpc.list(list())).err().map(|why| format!("List of root: {why}")));
+    faults.extend(in_time(&daemon, CALL_TIMEOUT, rpc.list(list())).err().map(|why| format!("List of root: {why}")));
     let get = v1::GetRequest { id: "c1".into() };
-    faults.extend(in_time(&daemon, ANSWER, rpc.get(get)).err().map(|why| format!("Get of root: {why}")));
+    faults.extend(in_time(&daemon, CALL_TIMEOUT, rpc.get(get)).err().map(|why| format!("Get of root: {why}")));
     let stats = v1::StatsRequest::default();
-    faults.extend(in_time(&daemon, ANSWER, rpc.stats(stats)).err().map(|why| format!("Stats of root: {why}")));
+    faults.extend(in_time(&daemon, CALL_TIMEOUT, rpc.stats(stats)).err().map(|why| format!("Stats of root: {why}")));
     let mut own = connect(&daemon.socket(), ATTACKER, 1 << 20)?;
     own.frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes());
     own.try_call(LIST, &list().encode_to_vec())?;
@@ -176,15 +176,17 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
         matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0
     });
     let waited = begun.elapsed();
-    if bytes < 60_000 || waited > OWN_ANSWER {
+    if bytes < 60_000 || waited > ATTACKER_CALL_TIMEOUT {
         let waited = waited.as_secs();
-        faults.push(format!("List on a connection of the attacker's that reads: {bytes} bytes after {waited} s"));
+        faults.push(format!("List on a connection of the attacker that reads: {bytes} bytes after {waited} s"));
     }
     let waited = waited.as_secs_f64();
     over.store(true, Ordering::Release);
     living.join().expect("a thread");
-    let held =
-        format!("{} unread answers: root is answered at once, the attacker after {waited:.0} s", connections * calls);
+    let held = format!(
+        "{} unread responses: root receives a response at once, the attacker after {waited:.0} s",
+        connections * calls
+    );
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
@@ -203,14 +205,14 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
         made == 30
     });
     // Some of the waiting responses may be sent during this call.
-    in_time(&daemon, ANSWER, daemon.api.rpc().list(list())).map_err(anyhow::Error::msg)?;
+    in_time(&daemon, CALL_TIMEOUT, daemon.api.rpc().list(list())).map_err(anyhow::Error::msg)?;
     raw.frame(PING, 0, 0, &[9; 8]);
     raw.until(|kind, _, _, said| {
         made += usize::from(kind == HEADERS);
         kind == PING && said == [9; 8]
     });
-    ensure!(made < calls, "all {made} answers were produced");
-    Ok(format!("{made} of {calls} unread answers are produced, and the others wait"))
+    ensure!(made < calls, "control failed: all {made} responses were produced although none was read");
+    Ok(format!("{made} of {calls} unread responses are produced, and the others wait"))
 }
 
 /// Opens more event streams than the limit allows, and then one stream as root.
@@ -224,7 +226,7 @@ fn followers(scale: Scale) -> anyhow::Result<Outcome> {
         Ok(())
     })?;
     let mut rpc = daemon.api.rpc();
-    let root = in_time(&daemon, ANSWER, rpc.watch_events(v1::WatchEventsRequest::default()));
+    let root = in_time(&daemon, CALL_TIMEOUT, rpc.watch_events(v1::WatchEventsRequest::default()));
     drop(held);
     let opened = connections * STREAMS;
     let reported = format!("{accepted} of {opened} streams of one caller are open and cost {}", megabytes(cost));
@@ -238,8 +240,10 @@ fn followers_control(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon();
     let (_held, accepted) = open(&daemon, 0, 17, EVENTS)?;
     let mut rpc = daemon.api.rpc();
-    let next = in_time(&daemon, ANSWER, rpc.watch_events(v1::WatchEventsRequest::default()));
-    let Err(refused) = next else { anyhow::bail!("{accepted} streams are open, and one more was accepted") };
+    let next = in_time(&daemon, CALL_TIMEOUT, rpc.watch_events(v1::WatchEventsRequest::default()));
+    let Err(refused) = next else {
+        anyhow::bail!("executord accepted one more stream although {accepted} streams are open")
+    };
     ensure!(refused.contains("ResourceExhausted"), "{refused}");
     Ok(format!("{accepted} streams of root are open; the next: {refused}"))
 }
@@ -282,9 +286,9 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     // Wait for an average of five readings per stream.
     while readings.load(Ordering::Relaxed) < 5 * streams {
         let mut rpc = api.rpc();
-        let info = in_time(&daemon, ANSWER, rpc.info(v1::InfoRequest {}));
+        let info = in_time(&daemon, CALL_TIMEOUT, rpc.info(v1::InfoRequest {}));
         faults.extend(info.err().map(|why| format!("Info of root: {why}")));
-        ensure!(begun.elapsed() < Duration::from_secs(120), "the streams send nothing");
+        ensure!(begun.elapsed() < Duration::from_secs(120), "the streams received too few samples within 120 s");
         std::thread::sleep(Duration::from_millis(50)); // the pace of root's calls
     }
     let asked = requests(&daemon) - before;
@@ -331,12 +335,12 @@ fn scrape(daemon: &Daemon) -> Result<usize, String> {
     stream.read_to_end(&mut text).map_err(why)?;
     match String::from_utf8_lossy(&text).contains("executor_build_info") {
         true => Ok(text.len()),
-        false => Err(format!("{} bytes and no metrics", text.len())),
+        false => Err(format!("the response of {} bytes contains no metrics", text.len())),
     }
 }
 
 /// Connects 64 clients to the metrics socket. Each sends the beginning of a request and reconnects when the connection
-/// is closed. Then scrapes.
+/// is closed. While the clients are connected, scrapes the metrics.
 fn scrapers(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = daemon();
     let (socket, over) = (scraped(&daemon), Arc::new(AtomicBool::new(false)));
@@ -379,6 +383,6 @@ fn scrapers_control(_: Scale) -> anyhow::Result<String> {
     daemon.kill();
     let dead = scrape(&daemon);
     daemon.start_again();
-    ensure!(dead.is_err(), "a killed daemon is scraped");
+    ensure!(dead.is_err(), "a scrape of a killed daemon succeeds");
     Ok(format!("a daemon without load returns {bytes} bytes, and a killed one none"))
 }

@@ -87,8 +87,11 @@ pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
 pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     let site = Site::new()?;
     tree::remove(File::open(site.dir.path())?.as_fd(), OsStr::new("images"))?;
-    ensure!(!site.path("images").exists() && site.path("others/home/precious").exists(), "the tree still exists");
-    ensure!(Site::new()?.remove_while_moving("elsewhere")?, "the directory could not be moved in the middle");
+    ensure!(
+        !site.path("images").exists() && site.path("others/home/precious").exists(),
+        "the image tree was not removed, or a directory next to it was removed"
+    );
+    ensure!(Site::new()?.remove_while_moving("elsewhere")?, "the directory was not moved during the removal");
     Ok("a tree that is not moved is removed, and it can be moved during the removal".into())
 }
 
@@ -127,7 +130,7 @@ const PLACES: [&str; 4] = ["ledger/planted", "ledger/lock", "ledger/ledger.redb"
 fn plant(daemon: &Daemon, place: &str, victim: &Victim) -> anyhow::Result<std::path::PathBuf> {
     let link = daemon.setup().state_dir().join(place);
     let owner = fs::metadata(link.parent().context("the path has no directory")?)?;
-    ensure!(owner.uid() != 0, "{place} is in a directory of root's");
+    ensure!(owner.uid() != 0, "{place} is in a directory that root owns");
     if fs::symlink_metadata(&link).is_ok() {
         fs::rename(&link, link.with_extension("kept"))?;
     }
@@ -147,9 +150,9 @@ pub(crate) fn links(scale: Scale) -> anyhow::Result<Outcome> {
             Ok((mut child, _)) => {
                 child.kill()?;
                 child.wait()?;
-                "it serves"
+                "executord starts"
             }
-            Err(_) => "it does not start",
+            Err(_) => "executord does not start",
         };
         faults.extend(victim.fault()?.map(|fault| format!("{place}: {fault}")));
         tried.push(format!("{place}: {how}"));
@@ -172,5 +175,5 @@ pub(crate) fn links_control(_: Scale) -> anyhow::Result<String> {
     let fault = victim.fault()?;
     fs::remove_file(link)?;
     daemon.start_again();
-    fault.map(|fault| format!("chown by the link: {fault}")).context("a change of the file is not detected")
+    fault.map(|fault| format!("chown by the link: {fault}")).context("the check does not detect a change of the file")
 }

@@ -28,7 +28,7 @@ use crate::attack::{Outcome, Scale};
 /// Default uid of executord.
 const NOBODY: u32 = 65_534;
 /// Timeout of a request to a shim or a launcher.
-const IN_TIME: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Builds the plan of a container that sleeps, with a label that can be found in the plan's bytes.
 fn plan(id: &str) -> anyhow::Result<Plan> {
@@ -36,7 +36,7 @@ fn plan(id: &str) -> anyhow::Result<Plan> {
     let files = vec![("f[0]".to_owned(), "a", 3).into()];
     let draft =
         Draft { id, path: "/bin/sleep", memory_bytes: 64 << 20, labels, files, stdin: true, ..Draft::default() };
-    validate(&draft, &Policy::default()).map_err(|why| anyhow::anyhow!("a plan: {why:?}"))
+    validate(&draft, &Policy::default()).map_err(|why| anyhow::anyhow!("invalid plan: {why:?}"))
 }
 
 /// Makes the descriptors of a launch: both ends of the shim's connection (this process's end first) and two payloads.
@@ -144,11 +144,12 @@ pub(crate) fn changing_control(_: Scale) -> anyhow::Result<String> {
     let shim = launcher.launch(&plan("c")?, &payload).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     let mut record = std::fs::read(launcher.run_dir().join("containers/c/container.json"))?;
-    ensure!(broken(&record).is_none(), "an intact record is reported as broken");
-    let at = record.windows(9).position(|window| window == b"aaaaaaaaa").context("the label is not in the record")?;
+    ensure!(broken(&record).is_none(), "the check reports an intact record as broken");
+    let at =
+        record.windows(9).position(|window| window == b"aaaaaaaaa").context("the record does not contain the label")?;
     record[at] = 0xff;
     end(&shim.0);
-    broken(&record).context("a broken record is not reported")
+    broken(&record).context("the check does not report a broken record")
 }
 
 pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
@@ -169,7 +170,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     }
     let mut faults = Vec::new();
     if slowest > Duration::from_secs(2) {
-        faults.push(format!("the launcher did nothing else for {:.1} s", slowest.as_secs_f64()));
+        faults.push(format!("the launcher did not respond to another request for {:.1} s", slowest.as_secs_f64()));
     }
     for (attempt, shim) in shims {
         // The launcher has a record of a running container, and cleans up the container when its shim dies.
@@ -182,16 +183,16 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         integration::daemon::kill(record.shim.pid, 9);
         let exit = launcher.state_dir().join("containers").join(&id).join("exit.json");
         let begun = Instant::now();
-        while !exit.exists() && begun.elapsed() < IN_TIME {
+        while !exit.exists() && begun.elapsed() < REQUEST_TIMEOUT {
             std::thread::sleep(Duration::from_millis(10)); // a launcher that does not know the container announces nothing
         }
         if !exit.exists() {
-            faults.push(format!("{id} keeps running without its shim"));
+            faults.push(format!("container {id} continues to run without its shim"));
             let init = record.prepared.map(|prepared| prepared.init.pid).unwrap_or_default();
             integration::daemon::kill(init, 9);
         }
     }
-    let reported = format!("{refused} launches refused, the slowest answer after {:.2} s", slowest.as_secs_f64());
+    let reported = format!("{refused} launches refused, the slowest response after {:.2} s", slowest.as_secs_f64());
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
@@ -216,12 +217,12 @@ fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
     Ok(shim)
 }
 
-/// Stops a container and returns how long this took; `None` if it took longer than [`IN_TIME`].
+/// Stops a container and returns how long this took; `None` if it took longer than [`REQUEST_TIMEOUT`].
 fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     let begun = Instant::now();
     shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
     let exit = launcher.state_dir().join("containers").join(id).join("exit.json");
-    while begun.elapsed() < IN_TIME {
+    while begun.elapsed() < REQUEST_TIMEOUT {
         if exit.exists() {
             return Some(begun.elapsed());
         }
@@ -265,7 +266,7 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
         match took {
             None => {
                 stopped(&launcher, &shim, &id);
-                return Ok(Outcome::Through(format!("a shim does not stop its container within {IN_TIME:?}")));
+                return Ok(Outcome::Through(format!("a shim does not stop its container within {REQUEST_TIMEOUT:?}")));
             }
             Some(took) => {
                 slowest = slowest.max(took);
@@ -276,12 +277,13 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("made to wait {waited} times, stopped after {:.1} s at most", slowest.as_secs_f64())))
 }
 
-/// Control: a container whose shim was not attacked stops within [`IN_TIME`].
+/// Control: a container whose shim was not attacked stops within [`REQUEST_TIMEOUT`].
 pub(crate) fn waiting_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let shim = running(&launcher, "c")?;
-    let took = stopped(&launcher, &shim, "c").context("a container without an attack is not stopped")?;
-    Ok(format!("a container without an attack is stopped in {:.2} s", took.as_secs_f64()))
+    let took = stopped(&launcher, &shim, "c")
+        .context("control failed: a container is not stopped although its shim was not attacked")?;
+    Ok(format!("a container whose shim was not attacked stops in {:.2} s", took.as_secs_f64()))
 }
 
 /// Script that requests the handle on the socket at its standard input, until the handle arrives or some seconds have

@@ -140,7 +140,7 @@ fn report_where_time_goes(latencies: &[Latency]) {
     for latency in &reported {
         row(&latency.name, latency.phases.iter().map(|(_, took)| milliseconds(took.median())));
     }
-    println!("\nProcessor time by process, in ms for each life (other: the kernel's own threads, interrupts)");
+    println!("\nProcessor time by process, in ms per container (other: the kernel's own threads, interrupts)");
     row("", first.used.by_process().iter().map(|(name, _)| (*name).to_owned()));
     for latency in &reported {
         row(&latency.name, latency.used.by_process().iter().map(|(_, time)| milliseconds(*time)));

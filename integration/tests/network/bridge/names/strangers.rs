@@ -130,7 +130,7 @@ fn flooding_container_stops_no_other() {
         assert_eq!(world.ask_one("web", &on_bridge("tcp", "A", "web")), found);
         // On a busy machine a datagram may be lost; resolvers ask again. Without limits nearly all are lost.
         let mut attempts = (0..3).map(|_| world.ask_one("web", &on_bridge("udp", "A", "web")));
-        assert!(attempts.any(|answer| answer == found), "no answer to three queries");
+        assert!(attempts.any(|answer| answer == found), "no response to three queries");
     }
     let limited = metrics::value(&world.daemon, "executor_name_queries_total{result=\"limited\"}");
     assert!(limited > 0.0, "the control: the limits are exceeded");

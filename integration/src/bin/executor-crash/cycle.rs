@@ -17,7 +17,7 @@ use tonic::{Code, Status, Streaming};
 use crate::shelf::{LARGE, Shelf};
 
 /// Timeout of a call. The timeout includes a supervisor's restart and expires only after an error.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
 
@@ -75,7 +75,7 @@ impl Secrets {
     }
 }
 
-/// Builds the request of a life. The request has every kind of secret input, a captured file, and an exit code. The
+/// Builds the request of a cycle. The request has every kind of secret input, a captured file, and an exit code. The
 /// process reports that it has read its secrets, waits for the second generation of its files, and exits. If `is_tree`,
 /// the process is the last of six steps of a tree of actions. Each step has two or more secrets. If `has_token`, the
 /// container has a runtime token. A helper then writes the files even if it was a warm container.
@@ -158,7 +158,7 @@ const CAPTURED: &str = "/tmp/kept";
 /// Content of the captured file.
 pub(crate) const CONTENT: &[u8] = b"kept\n";
 
-/// Builds the update of a life: it replaces one file and adds one.
+/// Builds the update of a cycle: it replaces one file and adds one.
 fn update(id: &str, secrets: &Secrets) -> UpdateFilesRequest {
     let content = secrets.second.as_bytes();
     request::update(id, &[("db/password", content), ("db/next", content)])
@@ -170,8 +170,8 @@ pub(crate) fn output(secrets: &Secrets) -> Vec<u8> {
     format!("{length} {LARGE} {length} {length}\nchanged\ndone\n").into_bytes()
 }
 
-/// Makes the calls in a life in order, up to the first error.
-pub(crate) async fn live(mut rpc: Rpc, request: RunRequest, secrets: Secrets, step: Step) -> ClientAnswers {
+/// Makes the calls in a cycle in order, up to the first error.
+pub(crate) async fn run(mut rpc: Rpc, request: RunRequest, secrets: Secrets, step: Step) -> ClientAnswers {
     let mut answers = ClientAnswers::default();
     let _ = make_calls(&mut rpc, request, &secrets, &step, &mut answers).await;
     answers
@@ -273,7 +273,7 @@ pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> R
         };
     }
     // If the container is not up, the update reports the reason.
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + CALL_TIMEOUT;
     loop {
         match bounded(rpc.update_files(update(id, secrets))).await {
             Ok(_) => return Ok(()),
@@ -320,10 +320,10 @@ pub(crate) async fn get(rpc: &mut Rpc, id: &str) -> Result<Container, Status> {
     response.into_inner().container.ok_or_else(|| Status::internal("Get returned no container"))
 }
 
-/// Bounds a call by [`PATIENCE`].
+/// Bounds a call by [`CALL_TIMEOUT`].
 pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    tokio::time::timeout(PATIENCE, call).await.unwrap_or_else(|_| {
-        Err(Status::deadline_exceeded(format!("{HANGS}: no response within {} s", PATIENCE.as_secs())))
+    tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| {
+        Err(Status::deadline_exceeded(format!("{HANGS}: no response within {} s", CALL_TIMEOUT.as_secs())))
     })
 }
 
