@@ -15,8 +15,11 @@ use crate::{elf, needs};
 
 /// Profile of the product.
 const PROFILE: &str = "dist";
-/// Profile of the daemons under test.
-const TESTED: &str = "tested";
+/// Configuration of cargo for the programs under test: optimizes the crates that wipe secrets.
+const TESTED: &str = "xtask/tested.toml";
+/// Variable of cargo with the program that is called in place of rustc.
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+const WRAPPER_PATH: &str = "xtask/rustc-wrapper";
 /// Programs of the product; package and binary have the same name.
 pub(crate) const PROGRAMS: [&str; 8] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS, CRI];
 pub(crate) const DAEMON: &str = "executord";
@@ -42,7 +45,13 @@ pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERA
 
 /// Builds the product. Returns a line with path, size and kind of each binary.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
-    build_daemons(workspace, PROFILE, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS, CRI])?;
+    needs::require(&needs::BUILD)?;
+    let programs = [CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS, CRI];
+    step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
+    // Select all packages, so that the tools share dependencies: cargo unites the features of the selected packages.
+    let selection = PROGRAMS.iter().flat_map(|name| ["-p", *name, "--bin", *name]);
+    cargo(workspace, PROFILE, &selection.collect::<Vec<_>>())?;
+    elf::require_static(&built(workspace, PROFILE, LAUNCHER))?;
     std::fs::create_dir_all(workspace.dist())?;
     let mut lines = Vec::new();
     for name in PROGRAMS {
@@ -56,36 +65,30 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Builds the programs under test, and returns their directory. The daemons and agent-cli are optimized, because an
-/// optimizer might remove a wipe. The programs of front ends are debug binaries, which saves minutes. The release
-/// binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
+/// Builds the programs under test, and returns their directory. The daemons and agent-cli are optimized ([`TESTED`]),
+/// because an optimizer might remove a wipe. Their dependencies and the programs of front ends are shared with the
+/// tests, which saves minutes. The release binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
 pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    build_daemons(workspace, TESTED, &[CLI])?;
-    step("Building the programs of front ends, not optimized");
-    // Build all packages, so that the tests find their dependencies built with the same features.
-    run(workspace.cargo(["build", "--workspace", "--bins"]).arg("--target-dir").arg(&workspace.target))?;
-    let dir = workspace.target.join("tested");
+    const OPTIMIZED: [&str; 3] = [DAEMON, LAUNCHER, CLI];
+    needs::require(&needs::BUILD)?;
+    let (debug, dir) = (workspace.target.join("debug"), workspace.target.join("tested"));
     std::fs::create_dir_all(&dir)?;
-    for name in PROGRAMS {
-        let is_optimized = [DAEMON, LAUNCHER, CLI].contains(&name);
-        let from =
-            if is_optimized { built(workspace, TESTED, name) } else { workspace.target.join("debug").join(name) };
-        install(&from, &dir.join(name))?;
+    step("Building executord, executor-launcher (static) and agent-cli, optimized");
+    let mut command = workspace.cargo(["build", "--workspace", "--config"]);
+    command.arg(workspace.root.join(TESTED)).args(OPTIMIZED.iter().flat_map(|name| ["--bin", *name]));
+    command.env(WRAPPER, workspace.root.join(WRAPPER_PATH));
+    run(command.arg("--target-dir").arg(&workspace.target))?;
+    for name in OPTIMIZED {
+        install(&debug.join(name), &dir.join(name))?;
+    }
+    elf::require_static(&dir.join(LAUNCHER))?;
+    step("Building the programs of front ends, not optimized");
+    run(workspace.cargo(["build", "--workspace", "--bins"]).arg("--target-dir").arg(&workspace.target))?;
+    for name in PROGRAMS.iter().filter(|name| !OPTIMIZED.contains(name)) {
+        install(&debug.join(name), &dir.join(name))?;
     }
     link(&dir)?;
     Ok(dir)
-}
-
-/// Builds the daemons, together with these programs.
-fn build_daemons(workspace: &Workspace, profile: &str, programs: &[&str]) -> anyhow::Result<()> {
-    needs::require(&needs::BUILD)?;
-    step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
-    // Select all packages, so that the tests and the package share dependencies: cargo unites the features of the
-    // selected packages.
-    let packages = PROGRAMS.iter().flat_map(|name| ["-p", *name]);
-    let binaries = [DAEMON, LAUNCHER].iter().chain(programs).flat_map(|name| ["--bin", *name]);
-    cargo(workspace, profile, &packages.chain(binaries).collect::<Vec<_>>())?;
-    elf::require_static(&built(workspace, profile, LAUNCHER))
 }
 
 /// Creates the links next to the programs of a directory, and returns them.
@@ -155,7 +158,7 @@ pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 fn cargo(workspace: &Workspace, profile: &str, what: &[&str]) -> anyhow::Result<()> {
     let mut command = workspace.cargo(["build", "--profile", profile, "--target", &workspace.host]);
-    command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("xtask/rustc-wrapper"));
+    command.env(WRAPPER, workspace.root.join(WRAPPER_PATH));
     run(command.arg("--target-dir").arg(build_dir(workspace)).args(what))
 }
 
@@ -170,8 +173,9 @@ fn built(workspace: &Workspace, profile: &str, binary: &str) -> PathBuf {
 /// Copies to a new file and renames it, because the old program may be running.
 fn install(from: &Path, to: &Path) -> anyhow::Result<u64> {
     let new = to.with_extension("new");
-    let size = std::fs::copy(from, &new).with_context(|| format!("copying {} to {}", from.display(), new.display()))?;
-    std::fs::rename(&new, to).with_context(|| format!("renaming {} to {}", new.display(), to.display()))?;
+    let size =
+        std::fs::copy(from, &new).with_context(|| format!("cannot copy {} to {}", from.display(), new.display()))?;
+    std::fs::rename(&new, to).with_context(|| format!("cannot rename {} to {}", new.display(), to.display()))?;
     Ok(size)
 }
 
