@@ -32,7 +32,7 @@ pub(crate) struct Options {
 
 /// Builds the binaries and attacks them. Fails if an attack succeeds or a control fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(is_root(), "the attacks run containers and other users' processes: run them as root");
+    ensure!(is_root(), "the attacks require root: run the command as root");
     needs::require(needs::ROOT_TEST)?;
     let python = python::environment(workspace)?;
     dist::build(workspace)?;

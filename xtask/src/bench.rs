@@ -52,7 +52,7 @@ pub(crate) struct Options {
 
 /// Installs and builds everything, and measures.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(is_root(), "the benchmark makes namespaces and cgroups: run it as root");
+    ensure!(is_root(), "the benchmark requires root: run the command as root");
     let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
     // The redaction part runs no container.
     let containers = options.only.is_empty() || options.only.iter().any(|part| part != "redaction");
@@ -114,7 +114,7 @@ fn seccomp_profile(workspace: &Workspace) -> Option<PathBuf> {
 }
 
 fn unpack(directory: &PathBuf) -> anyhow::Result<()> {
-    ensure!(in_path("apt-get") && in_path("dpkg-deb"), "this system is not Debian");
+    ensure!(in_path("apt-get") && in_path("dpkg-deb"), "apt-get or dpkg-deb is missing: the benchmark requires Debian");
     std::fs::create_dir_all(directory)?;
     let scratch = tempfile::tempdir()?;
     // apt's sandbox user cannot write here, so apt would warn when run as root.

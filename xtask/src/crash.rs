@@ -43,7 +43,7 @@ pub(crate) struct Options {
     /// [without a name: all]
     #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation"])]
     renewals: Option<String>,
-    /// Kill these processes during the life of a Kubernetes pod: cri, executord, launcher [without a name: all]
+    /// Kill these processes during the life cycle of a Kubernetes pod: cri, executord, launcher [without a name: all]
     #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation", "renewals"])]
     pods: Option<String>,
     /// Print the figures as JSON
@@ -53,7 +53,7 @@ pub(crate) struct Options {
 
 /// Builds the binaries and kills their processes; fails on any leak.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(is_root(), "containers and ptrace need root");
+    ensure!(is_root(), "containers and ptrace require root: run the command as root");
     needs::require(&needs::CRASH)?;
     dist::build(workspace)?;
     step("Building executor-crash");

@@ -35,7 +35,7 @@ pub(crate) struct Options {
 
 /// Builds the programs, runs the demo and checks its claims; fails if a claim fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(is_root(), "containers need namespaces, mounts and cgroups: run the demo as root (sudo)");
+    ensure!(is_root(), "containers require root: run the demo as root (sudo)");
     let programs = if options.release {
         dist::build(workspace)?;
         workspace.dist()
@@ -127,7 +127,7 @@ fn cgroup_above(cgroups: &[PathBuf]) -> anyhow::Result<String> {
 fn report_result(screen: &mut Screen, ended: &container::Ended) {
     screen.heading("The result");
     screen.facts(ended.facts());
-    screen.claim("the process ended by itself on SIGTERM, with exit status 0", ended.exit_status == Some(0));
+    screen.claim("the process exited by itself on SIGTERM, with exit status 0", ended.exit_status == Some(0));
     let wiped = ended.wipe.files == 1 && ended.wipe.bytes == secret::LENGTH && ended.wipe.verified;
     screen.claim("the receipt: one file, all its bytes, read back as zero", wiped);
 }

@@ -14,7 +14,7 @@ const DT_NEEDED: u64 = 1;
 
 /// Returns an error if `path` is not a static 64-bit little-endian ELF program.
 pub(crate) fn require_static(path: &Path) -> anyhow::Result<()> {
-    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     check(&bytes).with_context(|| format!("{} is not static", path.display()))
 }
 
@@ -37,7 +37,7 @@ fn check(elf: &[u8]) -> anyhow::Result<()> {
                 for entry in (offset..offset + length).step_by(16) {
                     match number::<8>(elf, usize::try_from(entry)?)? {
                         DT_NULL => break,
-                        DT_NEEDED => anyhow::bail!("the program needs a shared library"),
+                        DT_NEEDED => anyhow::bail!("the program requires a shared library"),
                         _ => {}
                     }
                 }

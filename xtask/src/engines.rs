@@ -157,7 +157,6 @@ impl<'a> Stage<'a> {
         self.directory.join(CRITEST)
     }
 
-    /// Starts a runtime.
     fn start(&self, workspace: &Workspace, kind: Kind, options: &Options) -> anyhow::Result<Runtime> {
         if kind == Kind::Containerd {
             step("Starting containerd");

@@ -106,7 +106,7 @@ fn target_dir(workspace: &Workspace) -> PathBuf {
 fn flags() -> anyhow::Result<Vec<String>> {
     let path = workspace::output(Command::new("cc").arg("-print-file-name=libasan.a"))?;
     let path = path.trim();
-    ensure!(path.starts_with('/'), "gcc has no libasan.a: Debian's libgcc-*-dev has it");
+    ensure!(path.starts_with('/'), "gcc has no libasan.a: install the Debian package libgcc-*-dev");
     let link = ["-Wl,--whole-archive", path, "-Wl,--no-whole-archive", "-lstdc++", "-lm"];
     let link = link.iter().map(|argument| format!("-Clink-arg={argument}"));
     Ok(FLAGS.iter().map(|flag| (*flag).to_owned()).chain(link).collect())
@@ -131,10 +131,10 @@ fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
     for (number, name) in FAULTS.iter().enumerate() {
         let (passed, errors) = reported(&number.to_string())?;
         if passed || !errors.contains(name) {
-            bail!("a deliberate {name} is not reported: {errors}");
+            bail!("control failed: the sanitizer does not report a deliberate {name}: {errors}");
         }
     }
     let (passed, errors) = reported("none")?;
-    ensure!(passed, "the control program without a fault failed: {errors}");
+    ensure!(passed, "control failed: the program without a fault failed: {errors}");
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::{dist, needs};
 /// Extent of the tests.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Number of trees of actions, each with random exits, timeouts, stops, and kills of executord and the launcher
+    /// Number of action trees, each with random exits, timeouts, stops, and kills of executord and the launcher
     #[arg(long, value_name = "N", default_value_t = 2000)]
     trees: u32,
     /// Number of histories of calls, rotations, kills and restarts
@@ -33,7 +33,7 @@ pub(crate) struct Options {
 
 /// Builds the binaries and runs the tests. Fails at the first violation of a rule.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(is_root(), "containers need root");
+    ensure!(is_root(), "containers require root: run the soak as root");
     needs::require(&needs::SOAK)?;
     dist::build(workspace)?;
     let test = |program: &str, name: &str, variables: &[(&str, String)]| -> anyhow::Result<bool> {

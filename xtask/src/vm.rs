@@ -69,8 +69,12 @@ pub(crate) struct Options {
 
 /// Creates and boots the machine and prints the report. Fails if a check fails or times out.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(is_root(), "making the machine's root file system needs root");
-    ensure!(workspace.host.starts_with("x86_64-"), "the virtual machine requires x86-64 binaries");
+    ensure!(is_root(), "the root file system of the machine requires root: run the command as root");
+    ensure!(
+        workspace.host.starts_with("x86_64-"),
+        "the virtual machine requires an x86-64 host, not {}",
+        workspace.host
+    );
     needs::require(&needs::VM)?;
     let root = root::image(workspace, &options.mirror, options.fresh)?;
     if !options.no_build {

@@ -178,7 +178,7 @@ pub(super) fn directory(path: &Path) -> anyhow::Result<()> {
 /// Copies a file, and sets its mode.
 pub(super) fn install(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
     to.parent().map_or(Ok(()), directory)?;
-    fs::copy(from, to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
     Ok(())
 }

@@ -72,7 +72,9 @@ impl<'a> Container<'a> {
             if line == "ready" {
                 return Ok(Self { daemon, client, output, facts });
             }
-            let (name, value) = line.split_once('\t').with_context(|| format!("the container printed {line:?}"))?;
+            let (name, value) = line
+                .split_once('\t')
+                .with_context(|| format!("the container printed {line:?}, expected a name, a tab and a value"))?;
             facts.push((name.to_owned(), value.to_owned()));
         }
         let mut complaint = String::new();
@@ -92,7 +94,7 @@ impl<'a> Container<'a> {
     /// Returns the container's init among the daemon's processes.
     pub(super) fn pid(&self, processes: &[Process]) -> anyhow::Result<u32> {
         let init = processes.iter().find(|process| process.is_init);
-        Ok(init.context("no process of the daemon is the container's init")?.pid)
+        Ok(init.context("the daemon has no child that is the init of the container")?.pid)
     }
 
     /// Sends SIGTERM, waits for the exit, and reads the result from `inspect`.

@@ -14,11 +14,13 @@ use super::host::{Process, processes_below};
 
 /// File with the daemon's stderr, next to its directories.
 pub(super) const LOG: &str = "executord.log";
-/// Maximum time to become ready, or to exit.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the daemon's start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of the launcher's cleanup after executord has exited.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum time until the launcher exits after removing the directories.
-const EXIT: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running daemon. On drop, the daemon is terminated and removes its containers and directories.
 pub(super) struct Daemon {
@@ -28,7 +30,7 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon from a directory of programs and waits until it answers.
+    /// Starts the daemon from a directory of programs and waits until executord responds.
     pub(super) fn start(programs: &Path) -> anyhow::Result<Self> {
         // Prefer /run: it is a tmpfs nearly everywhere, which supports overlays. The temporary directory of a container
         // is often an overlay, which does not support overlays.
@@ -61,7 +63,7 @@ impl Daemon {
             if let Some(status) = self.child.try_wait()? {
                 bail!("executord exited ({status}):\n{}", self.log());
             }
-            ensure!(start.elapsed() < PATIENCE, "executord does not answer ({error:#}):\n{}", self.log());
+            ensure!(start.elapsed() < START_TIMEOUT, "executord does not respond ({error:#}):\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -94,7 +96,7 @@ impl Daemon {
         self.end()?;
         let start = Instant::now();
         // The launcher removes the directory last, and then exits.
-        while !processes.is_empty() && start.elapsed() < EXIT {
+        while !processes.is_empty() && start.elapsed() < EXIT_TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
             processes.retain(Process::is_alive);
         }
@@ -111,7 +113,7 @@ impl Daemon {
         let start = Instant::now();
         // The launcher removes this directory last, after all other work.
         while run.exists() {
-            ensure!(start.elapsed() < PATIENCE, "{} still exists\n{}", run.display(), self.log());
+            ensure!(start.elapsed() < CLEANUP_TIMEOUT, "{} still exists\n{}", run.display(), self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
         ensure!(status.success(), "executord: {status}\n{}", self.log());

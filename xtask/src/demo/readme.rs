@@ -15,7 +15,7 @@ pub(super) fn check(readme: &str, printed: &[String]) -> anyhow::Result<()> {
         }
         let found = rest.iter().position(|printed| printed.trim_end() == line);
         let at = found.filter(|at| may_skip || *at == 0);
-        ensure!(at.is_some(), "README.md shows a line that the demo does not print there: {line}");
+        ensure!(at.is_some(), "README.md contains a line that the demo does not print at this place: {line}");
         rest = &rest[at.map_or(0, |at| at + 1)..];
         may_skip = false;
     }

@@ -13,7 +13,7 @@ use super::room::Room;
 use super::{Runtime, Stage, usage};
 use crate::workspace::{run, step};
 
-/// Number of pods, and of containers, in a run of critest's benchmarks.
+/// Number of pods and of containers in a benchmark of critest.
 const SAMPLES: usize = 40;
 /// Number of simultaneous pods or containers, for each run of critest's benchmarks.
 const PARALLEL: [usize; 2] = [1, 4];
@@ -117,7 +117,12 @@ fn critest(stage: &Stage<'_>, runtime: &Runtime, parallel: usize) -> anyhow::Res
     let mut times = Times::new();
     for name in ["pod_benchmark_data.json", "container_benchmark_data.json"] {
         let results: Results = serde_json::from_slice(&fs::read(output.path().join(name)).context(name)?)?;
-        ensure!(results.datapoints.len() >= SAMPLES / parallel, "{name} has {} samples", results.datapoints.len());
+        ensure!(
+            results.datapoints.len() >= SAMPLES / parallel,
+            "{name} has {} samples, expected at least {}",
+            results.datapoints.len(),
+            SAMPLES / parallel
+        );
         let kind = name.split('_').next().unwrap_or_default();
         for datapoint in results.datapoints {
             let mut add = |operation: &str, nanoseconds: f64| {
@@ -133,7 +138,7 @@ fn critest(stage: &Stage<'_>, runtime: &Runtime, parallel: usize) -> anyhow::Res
                 .map(|(_, time)| time)
                 .sum();
             add(&format!("a {kind} is created and started"), started);
-            add(&format!("whole life of a {kind}"), durations.iter().sum());
+            add(&format!("whole life cycle of a {kind}"), durations.iter().sum());
             for (operation, nanoseconds) in results.operations_names.iter().zip(durations) {
                 add(operation, nanoseconds);
             }

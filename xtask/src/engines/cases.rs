@@ -16,7 +16,7 @@ use crate::workspace::{Workspace, step};
 /// Maximum number of cases that run at the same time.
 const WORKERS: usize = 4;
 /// Interval between two checks of a condition.
-const INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(clap::Args)]
 pub(crate) struct CaseOptions {
@@ -127,21 +127,21 @@ pub(super) fn programs(workspace: &Workspace, given: Option<&Path>) -> anyhow::R
     }
 }
 
-/// Waits until `poll` returns a value, for at most `patience`.
+/// Waits until `poll` returns a value, for at most `timeout`.
 pub(super) fn until<T>(
-    patience: Duration,
+    timeout: Duration,
     what: &str,
     mut poll: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         if let Some(value) = poll().with_context(|| what.to_owned())? {
             return Ok(value);
         }
         if Instant::now() > deadline {
-            bail!("still not true after {} s: {what}", patience.as_secs());
+            bail!("condition not met within {} s: {what}", timeout.as_secs());
         }
-        std::thread::sleep(INTERVAL); // between two checks
+        std::thread::sleep(POLL_INTERVAL); // between two checks
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyh
 }
 
 fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
-    ensure!(is_root(), "the kubelet needs root");
+    ensure!(is_root(), "the kubelet requires root: run the command as root");
     needs::require(&needs::ENGINES)?;
     needs::require(&needs::KUBELET)?;
     needs::require(&needs::CLUSTER)?;

@@ -25,7 +25,7 @@ use crate::workspace::{Workspace, is_root, step};
 /// Builds the kubelet and runs the cases. Fails if a case fails.
 pub(crate) fn run_command(workspace: &Workspace, options: &CaseOptions) -> anyhow::Result<ExitCode> {
     let Some(selection) = options.select(TOGETHER, ALONE)? else { return Ok(ExitCode::SUCCESS) };
-    ensure!(is_root(), "the kubelet needs root");
+    ensure!(is_root(), "the kubelet requires root: run the command as root");
     needs::require(&needs::ENGINES)?;
     needs::require(&needs::KUBELET)?;
     let supplies = Supplies::prepare(workspace)?;

@@ -21,7 +21,7 @@ use crate::workspace::{Workspace, output};
 
 const CONFIGURATION: &str = "docs/kubernetes-node.toml";
 /// Time limit of a condition. The kubelet checks static pods, probes and limits only at intervals.
-pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+pub(super) const CONDITION_TIMEOUT: Duration = Duration::from_secs(90);
 /// Host paths that conformance cases mount.
 const CONFORMANCE_PATHS: [&str; 4] = ["/etc/hosts", "/tmp", "/var/log/containers", "/var/log/pods"];
 /// Directory of the provider of secrets `shelf`.
@@ -265,7 +265,7 @@ impl Node {
         self.output(&self.crictl, ["--runtime-endpoint", &endpoint].into_iter().chain(arguments.iter().copied()))
     }
 
-    /// Sends a request, and returns the body of a successful answer.
+    /// Sends a request, and returns the body of a successful response.
     pub(super) fn http(&self, method: &str, url: &str) -> anyhow::Result<String> {
         let options = ["--silent", "--show-error", "--fail-with-body", "--insecure", "--max-time", "20", "--request"];
         self.output(Path::new("curl"), options.into_iter().chain([method, url]))
@@ -284,7 +284,7 @@ impl Node {
 
     /// Waits until `poll` returns a value.
     pub(super) fn until<T>(&self, what: &str, poll: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
-        cases::until(PATIENCE, what, poll)
+        cases::until(CONDITION_TIMEOUT, what, poll)
     }
 }
 
@@ -329,7 +329,7 @@ fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str)
          listen = \"unix://{directory}/executor/run/executor.sock\"\n{configuration}"
     );
     for (from, to) in [("host_paths = [", &*paths), ("[\"/kubepods\"]", &*parents)] {
-        ensure!(settings.contains(from), "{CONFIGURATION}: no {from}");
+        ensure!(settings.contains(from), "{CONFIGURATION} does not contain {from:?}");
         settings = settings.replace(from, to);
     }
     let mirrors =

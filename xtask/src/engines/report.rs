@@ -80,7 +80,8 @@ impl Report {
     pub(super) fn parse_conformance(runtime: String, json: &[u8]) -> anyhow::Result<Self> {
         let mut report = Self::parse(runtime, json)?;
         for spec in &mut report.specs {
-            let (group, subject) = spec.group.split_once("] ").context("a case has no group")?;
+            let (group, subject) =
+                spec.group.split_once("] ").context("the title of a case has no group in brackets")?;
             let name = format!("{subject} {}", spec.name);
             let of_node = if name.contains("[NodeConformance]") { ", NodeConformance" } else { "" };
             spec.group = format!("{}{of_node}", group.trim_start_matches('['));
@@ -172,7 +173,7 @@ pub(super) fn selected(critest: &Path) -> anyhow::Result<usize> {
     // Ran 137 of 142 Specs in 0.003 seconds
     let words = list.lines().find_map(|line| line.strip_prefix("Ran "));
     let number = words.and_then(|words| words.split(' ').next()?.parse().ok());
-    number.with_context(|| format!("critest listed no specs: {list}"))
+    number.with_context(|| format!("critest printed no number of specs: {list}"))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub(super) const EMPTY_DIRECTORIES: &str =
     "for dir in /run/netns /run/containerd; do mkdir -p $dir; mount -t tmpfs none $dir; done\n";
 
 /// Time limit for the start of a program.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) struct Room {
     shell: Child,
@@ -103,10 +103,10 @@ impl Drop for Room {
 pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<Child> {
     let file = File::options().append(true).create(true).open(log)?;
     let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("cannot start nsenter")?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     while UnixStream::connect(socket).is_err() {
         if Instant::now() > deadline || program.try_wait()?.is_some() {
-            bail!("{} is not served:\n{}", socket.display(), fs::read_to_string(log).unwrap_or_default());
+            bail!("no program listens on {}:\n{}", socket.display(), fs::read_to_string(log).unwrap_or_default());
         }
         std::thread::sleep(Duration::from_millis(50)); // between two attempts
     }

@@ -13,7 +13,7 @@ use crate::workspace::output;
 pub(super) const NAME: &str = "node";
 /// Address of the first node.
 pub(super) const ADDRESS: &str = "192.0.2.2";
-/// Maximum number of nodes of a run. Each node has a disk of 2 GiB and runs a kubelet.
+/// Maximum number of nodes in a run. Each node has a disk of 2 GiB and runs a kubelet.
 pub(super) const MAX_NODES: u8 = 9;
 
 /// Argument of a kubelet that runs static pods. [`PREPARE`] creates the directory.
@@ -88,7 +88,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Creates the site of the first node of a run. `prefix` begins the names of the directory and of the cgroup.
+    /// Creates the site of the first node. `prefix` begins the names of the directory and of the cgroup.
     pub(super) fn first(prefix: &str) -> anyhow::Result<Arc<Self>> {
         let site = Self::open(prefix, 1)?;
         site.shell(SWITCH, &[&site.name])?;

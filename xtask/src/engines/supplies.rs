@@ -64,7 +64,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("streams", "./streams"),
 ];
 
-/// Builds a program of the module, of Kubernetes or of a separate module, and returns its path.
+/// Builds a program from the module, from Kubernetes or from a separate module, and returns its path.
 pub(crate) fn program(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::ENGINES)?;
     if name.starts_with("kube") {
@@ -91,7 +91,7 @@ pub(super) fn kubernetes(workspace: &Workspace, name: &str) -> anyhow::Result<Pa
     Ok(program)
 }
 
-/// Programs in separate modules, because they need other versions of dependencies of Kubernetes: the name, the
+/// Programs in separate modules, because they require other versions of the dependencies of Kubernetes: the name, the
 /// directory of the module, and the package.
 const MODULES: [(&str, &str, &str); 5] = [
     ("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
@@ -178,7 +178,7 @@ impl Supplies {
         let archive = work.path().join("busybox.tar.bz2");
         run(Command::new("curl").args(["-sSfL", "-o"]).arg(&archive).arg(BUSYBOX))?;
         let sum = output(Command::new("sha256sum").arg(&archive))?;
-        ensure!(sum.starts_with(BUSYBOX_SHA256), "{BUSYBOX} has the SHA-256 {sum}, not {BUSYBOX_SHA256}");
+        ensure!(sum.starts_with(BUSYBOX_SHA256), "{BUSYBOX}: SHA-256 {sum}, expected {BUSYBOX_SHA256}");
         run(Command::new("tar").arg("-xf").arg(&archive).arg("--strip-components=1").current_dir(work.path()))?;
         run(Command::new("sh").args(["-c", BUILD_BUSYBOX]).current_dir(work.path()))?;
         fs::rename(work.path().join("busybox"), &built).context("cannot move busybox")
@@ -233,7 +233,7 @@ impl Supplies {
         let mut address = String::new();
         BufReader::new(server.stdout.take().context("the child has no standard output")?).read_line(&mut address)?;
         let address = address.trim().to_owned();
-        ensure!(!address.is_empty(), "the images cannot be served: {}", fs::read_to_string(&log).unwrap_or_default());
+        ensure!(!address.is_empty(), "cannot serve the images: {}", fs::read_to_string(&log).unwrap_or_default());
         Ok(Registry { address, _server: server, _input: input })
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 /// Maximum processor use of a machine at rest, as a share of one processor.
 const REST_MAX: f64 = 0.1;
 /// Maximum time to wait until the machine is at rest.
-const REST_PATIENCE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Resource usage of the processes of a program.
 #[derive(Clone, Copy, Default)]
@@ -51,7 +51,7 @@ pub(super) fn is_rest(share: f64) -> bool {
 
 /// Waits until the machine is at rest, for a minute at most. Returns its processor use, as a share of one processor.
 pub(super) fn rest() -> anyhow::Result<f64> {
-    let deadline = Instant::now() + REST_PATIENCE;
+    let deadline = Instant::now() + IDLE_TIMEOUT;
     loop {
         let (begin, busy) = (Instant::now(), busy_seconds()?);
         std::thread::sleep(Duration::from_secs(2)); // the time that is measured

@@ -96,9 +96,9 @@ impl Machine {
                 Ok(reported) if reported == DONE => return Ok(()),
                 Ok(reported) => line(&reported),
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("the checks were not done after {} minutes", self.deadline.as_secs() / 60)
+                    bail!("the checks did not complete within {} minutes", self.deadline.as_secs() / 60)
                 }
-                Err(RecvTimeoutError::Disconnected) => bail!("the machine stopped before its checks were done"),
+                Err(RecvTimeoutError::Disconnected) => bail!("the machine stopped before its checks completed"),
             }
         }
     }

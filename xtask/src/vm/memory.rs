@@ -92,7 +92,7 @@ pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> 
 
 /// Boots the machine once, and searches its memory.
 fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> {
-    let shown = machine.shown.as_ref().context("the machine's memory is not a file")?;
+    let shown = machine.shown.as_ref().context("the memory of the machine is not a shared file")?;
     for (file, bytes) in [(&shown.memory, u64::from(MEMORY_MB) << 20), (&shown.pages, PAGES_BYTES)] {
         let made = File::create(file).and_then(|file| file.set_len(bytes));
         made.with_context(|| file.display().to_string())?;
@@ -104,7 +104,7 @@ fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> 
         match running.line(deadline) {
             Ok(line) => secrets.take(&line)?,
             Err(RecvTimeoutError::Timeout) => {
-                bail!("the guest is not done after {} minutes", machine.deadline.as_secs() / 60)
+                bail!("the guest did not complete within {} minutes", machine.deadline.as_secs() / 60)
             }
             Err(RecvTimeoutError::Disconnected) => bail!("the machine stopped unexpectedly"),
         }
@@ -122,7 +122,11 @@ fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> 
     let mut search = Search::new(&needles);
     search.memory_image(&shown.memory, &shown.pages)?;
     let report = search.report();
-    ensure!(report.bytes >= u64::from(MEMORY_MB) << 20, "only {} bytes were searched", report.bytes);
+    ensure!(
+        report.bytes >= u64::from(MEMORY_MB) << 20,
+        "{} bytes were searched, expected at least {MEMORY_MB} MiB",
+        report.bytes
+    );
     let mut found = Found {
         gone: secrets.gone.into_keys().map(|name| (name, BTreeMap::new())).collect(),
         kept: secrets.kept.into_keys().map(|name| (name, BTreeMap::new())).collect(),
@@ -148,14 +152,19 @@ impl Secrets {
                 let names = match state {
                     "gone" => &mut self.gone,
                     "kept" => &mut self.kept,
-                    _ => bail!("the guest: {line}"),
+                    _ => bail!("the guest reported an unknown state of a secret: {line}"),
                 };
                 let secret = unmasked(digits).with_context(|| line.to_owned())?;
-                ensure!(secret.len() >= 2 * WINDOW, "the guest reported {} bytes: {line}", secret.len());
+                ensure!(
+                    secret.len() >= 2 * WINDOW,
+                    "the secret of the guest is {} bytes; the minimum is {}: {line}",
+                    secret.len(),
+                    2 * WINDOW
+                );
                 names.insert((door.to_owned(), kind.to_owned()), secret);
             }
             ["@settled", release] => self.settled = Some(release.to_owned()),
-            ["@failed", ..] => bail!("the guest: {line}"),
+            ["@failed", ..] => bail!("the guest reported a failure: {line}"),
             _ => {}
         }
         Ok(())

@@ -111,7 +111,7 @@ fn round(machine: &Machine, boot: u32, is_last: bool) -> anyhow::Result<(Found, 
             Ok(line) => take(&line, &mut found, &mut stream)?,
             Err(RecvTimeoutError::Timeout) if cut_at.is_some() => break,
             Err(RecvTimeoutError::Timeout) => {
-                bail!("boot {boot}: the guest is not done after {} minutes", machine.deadline.as_secs() / 60)
+                bail!("boot {boot}: the guest did not complete within {} minutes", machine.deadline.as_secs() / 60)
             }
             Err(RecvTimeoutError::Disconnected) => bail!("boot {boot}: the machine stopped unexpectedly"),
         }
@@ -126,7 +126,11 @@ fn round(machine: &Machine, boot: u32, is_last: bool) -> anyhow::Result<(Found, 
     for line in running.cut()? {
         take(&line, &mut found, &mut stream)?;
     }
-    ensure!(found.next.as_deref() == Some("5"), "boot {boot}: the next container exited with {:?}", found.next);
+    ensure!(
+        found.next.as_deref() == Some("5"),
+        "boot {boot}: the next container exited with {:?}, expected 5",
+        found.next
+    );
     Ok((found, stream))
 }
 
@@ -137,7 +141,7 @@ fn take(line: &str, found: &mut Found, stream: &mut Stream) -> anyhow::Result<()
         ["@next", code] => found.next = Some(code.to_owned()),
         ["@answered", id, code] => stream.answered.push((id.to_owned(), code.to_owned())),
         ["@durable", count] => stream.durable = count.parse().with_context(|| line.to_owned())?,
-        ["@failed", ..] => bail!("the guest: {line}"),
+        ["@failed", ..] => bail!("the guest reported a failure: {line}"),
         _ => {} // a line truncated by the power cut
     }
     Ok(())
@@ -158,7 +162,7 @@ impl Stream {
             }
         }
         for (id, (state, _)) in &found.known {
-            ensure!(state == "completed", "{id} is {state} after the machine was started");
+            ensure!(state == "completed", "{id} is {state} after the machine was started, expected completed");
         }
         let reported = self.answered.iter().filter(|(id, _)| found.known.get(id).is_none_or(|(_, known)| known == "-"));
         Ok(reported.count())

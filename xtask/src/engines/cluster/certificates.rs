@@ -10,7 +10,7 @@ use crate::engines::room;
 use crate::engines::site::{ADDRESS, Site};
 use crate::workspace::{output, run};
 
-/// First address of the range of Services: the address of the API server in pods.
+/// First address in the range for Services: the address of the API server in pods.
 pub(super) const API_SERVICE: &str = "10.96.0.1";
 
 /// Makes CAs and certificates in the working directory. A line of the standard input has a name, a CA, a subject, an

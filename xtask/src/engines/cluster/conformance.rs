@@ -105,7 +105,6 @@ fn program(suite: Suite, supplies: &Supplies) -> PathBuf {
     supplies.programs().join(format!("{}.test", suite.package()))
 }
 
-/// Runs the cases on the cluster.
 fn run_cases(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyhow::Result<Report> {
     let runtime = cluster.node.crictl(&["version"])?;
     let words = runtime.lines().filter_map(|line| line.strip_prefix("Runtime"));

@@ -29,7 +29,7 @@ rules:
 - {level: None}
 ";
 /// Time limit for the start of a program on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Writes `NAME.kubeconfig` for each client.
 pub(super) fn write_kubeconfigs(directory: &Path, sites: &[Arc<Site>]) -> anyhow::Result<()> {
@@ -63,10 +63,10 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
     let is_ready = |program: &mut Child, name: &str, url: &str| {
         let log = directory.join(format!("{name}.log"));
         let get = ["--silent", "--fail", "--max-time", "5", "--cacert", &pki("ca.crt"), "--cert", &pki("admin.crt")];
-        until(PATIENCE, &format!("{name} is ready"), || {
+        until(START_TIMEOUT, &format!("{name} is ready"), || {
             ensure!(
                 program.try_wait()?.is_none(),
-                "the program has exited:\n{}",
+                "{name} has exited:\n{}",
                 fs::read_to_string(&log).unwrap_or_default()
             );
             let mut curl = room.command("curl");

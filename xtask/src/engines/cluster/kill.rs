@@ -25,11 +25,11 @@ use crate::workspace::{Workspace, step};
 /// Number of pods of a Job.
 const PARALLEL: usize = 5;
 /// Interval between updates of the Deployment.
-const UPDATE: Duration = Duration::from_secs(60);
-/// Maximum time before a kill, in milliseconds.
-const INTERVAL: u64 = 8_000;
-/// Maximum time between a kill and the restart, in milliseconds.
-const PAUSE: u64 = 3_000;
+const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum delay of a kill in milliseconds.
+const KILL_DELAY_MAX_MS: u64 = 8_000;
+/// Maximum delay between a kill and the restart, in milliseconds.
+const RESTART_DELAY_MAX_MS: u64 = 3_000;
 /// Programs that are killed: each one once in a round, in a random order.
 const PROGRAMS: [&str; 4] = ["kubelet", "executor-cri", "executord", "executor-launcher"];
 /// Start of a container's script: marks the first run in the pod, and fails if the mark exists.
@@ -65,7 +65,7 @@ struct Outcome {
     seed: u64,
     /// Number of kills by program.
     kills: BTreeMap<&'static str, u32>,
-    /// Exits of the kubelet because the runtime was not there when it started.
+    /// Exits of the kubelet because the runtime was not running when the kubelet started.
     kubelet_exits: u32,
     /// Number of completed Jobs.
     jobs: u32,
@@ -145,10 +145,14 @@ fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<Outcome> {
     leftovers::until_none(cluster)?;
     let outcome = outcome.into_inner().ok().context("a thread panicked")?;
     for name in PROGRAMS {
-        ensure!(outcome.kills.contains_key(name), "{name} was never killed: use more --minutes");
+        ensure!(outcome.kills.contains_key(name), "{name} was never killed; use a larger value of --minutes");
     }
     let most = outcome.kills["kubelet"] as usize * PARALLEL;
-    ensure!(outcome.never_started <= most, "{} pods failed before their container ran", outcome.never_started);
+    ensure!(
+        outcome.never_started <= most,
+        "{} pods failed before their container ran; the maximum is {most}",
+        outcome.never_started
+    );
     Ok(outcome)
 }
 
@@ -166,8 +170,8 @@ fn kill(
     let node = &cluster.node;
     let (mut random, mut round) = (Random(seed), Vec::new());
     while Instant::now() < deadline && !is_over.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(random.below(INTERVAL))); // the time of a kill is random
-        let pause = Duration::from_millis(random.below(PAUSE));
+        std::thread::sleep(Duration::from_millis(random.below(KILL_DELAY_MAX_MS))); // the time of a kill is random
+        let pause = Duration::from_millis(random.below(RESTART_DELAY_MAX_MS));
         if round.is_empty() {
             round = PROGRAMS.to_vec();
         }
@@ -192,7 +196,7 @@ fn kill(
                 node.start_executord()?;
             }
         }
-        // A kubelet exits if the runtime is not there when it starts.
+        // A kubelet exits if the runtime is not running when the kubelet starts.
         let has_exited = node.kubelet_has_exited()?;
         if has_exited {
             node.start_kubelet()?;
@@ -248,13 +252,23 @@ impl Churn<'_> {
         let pods = self.space.get(&["pods", "--selector", &format!("batch.kubernetes.io/job-name={name}")])?;
         let pods = pods["items"].as_array().context("the JSON of kubectl has no list of pods")?;
         let (succeeded, failed): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| pod["status"]["phase"] == "Succeeded");
-        ensure!(succeeded.len() == PARALLEL, "{name}: {} pods succeeded: {pods:?}", succeeded.len());
+        ensure!(
+            succeeded.len() == PARALLEL,
+            "{name}: {} pods succeeded, expected {PARALLEL}: {pods:?}",
+            succeeded.len()
+        );
         for pod in &succeeded {
-            ensure!(self.has(pod, ".done"), "{name}: a pod succeeded whose container has not done its work: {pod}");
+            ensure!(
+                self.has(pod, ".done"),
+                "{name}: a pod succeeded although its container did not complete its work: {pod}"
+            );
         }
         for pod in &failed {
             ensure!(!self.has(pod, ""), "{name}: a pod failed although its container ran: {pod}");
-            ensure!(pod["status"]["reason"].is_null(), "{name}: a pod failed for another reason: {pod}");
+            ensure!(
+                pod["status"]["reason"].is_null(),
+                "{name}: the status of a failed pod has a reason, expected none: {pod}"
+            );
         }
         self.space.kubectl(&["delete", &job, "--wait=false"])?;
         let mut outcome = self.outcome.lock().ok().context("a thread panicked")?;
@@ -272,7 +286,7 @@ impl Churn<'_> {
 
     /// Replaces the pods of the Deployment repeatedly.
     fn updates(&self) -> anyhow::Result<()> {
-        let mut next = Instant::now() + UPDATE;
+        let mut next = Instant::now() + UPDATE_INTERVAL;
         while !self.is_over.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(250)); // between two checks
             if Instant::now() < next {
@@ -281,7 +295,7 @@ impl Churn<'_> {
             let update = self.space.kubectl(&["rollout", "restart", "deployment/stay"]);
             self.end_on_error(update.and_then(|_| self.space.roll_out("deployment/stay")))?;
             self.outcome.lock().ok().context("a thread panicked")?.updates += 1;
-            next = Instant::now() + UPDATE;
+            next = Instant::now() + UPDATE_INTERVAL;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::engines::node::Node;
 
 /// Time limit of a condition. A machine with two processors starts a pod in about a second, and some controllers act
 /// once a minute.
-pub(super) const PATIENCE: Duration = Duration::from_secs(180);
+pub(super) const CONDITION_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(super) struct Cluster {
     /// First node, with the control plane.
@@ -81,7 +81,7 @@ impl Cluster {
 
     /// Waits until `poll` returns a value.
     pub(super) fn until<T>(&self, what: &str, poll: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
-        until(PATIENCE, what, poll)
+        until(CONDITION_TIMEOUT, what, poll)
     }
 
     /// Waits until all nodes are ready.

@@ -39,7 +39,7 @@ fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     };
     let uids: Vec<String> = pods.iter().filter_map(uid).collect();
     let system: Vec<String> = pods.iter().filter(is_of_system).filter_map(uid).collect();
-    ensure!(!system.is_empty(), "no pod of the system runs");
+    ensure!(!system.is_empty(), "control failed: no pod of kube-system runs");
     let sandboxes: Value = serde_json::from_str(&cluster.node.crictl(&["pods", "--output", "json"])?)?;
     let sandboxes = sandboxes["items"].as_array().context("the JSON of crictl has no list of sandboxes")?;
     let mut found: Vec<(&str, Vec<String>)> = vec![("the sandboxes", sandboxes.iter().filter_map(uid).collect())];
@@ -49,14 +49,14 @@ fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     }
     for (place, present) in &found {
         let missing = system.iter().find(|uid| !present.contains(uid));
-        ensure!(missing.is_none(), "{place} do not have the running pod {missing:?}: {present:?}");
+        ensure!(missing.is_none(), "control failed: {place} do not contain the running pod {missing:?}: {present:?}");
     }
     let has_network = |pod: &&Value| pod["spec"]["hostNetwork"] != true && pod["status"]["phase"] == "Running";
     let expected = pods.iter().filter(has_network).count();
     let leases = cluster.node.path("leases/engines").display().to_string();
     let leases = cluster.node.output(Path::new("sh"), ["-c", "ls $0 | grep -c '^10[.]'", &leases])?;
     let leases: usize = leases.trim().parse()?;
-    ensure!(expected > 0, "no pod of the system has a network of its own");
+    ensure!(expected > 0, "control failed: no pod of kube-system has its own network");
     let found = found.into_iter().flat_map(|(_, present)| present);
     let mut left: Vec<String> = found.filter(|uid| !uids.contains(uid)).collect();
     if leases != expected {

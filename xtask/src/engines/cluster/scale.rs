@@ -25,12 +25,11 @@ use crate::engines::site::Site;
 use crate::engines::usage::{self, Usage};
 use crate::workspace::{Workspace, output, step};
 
-/// Number of pods of the measurement. A node has at most 110 pods, including the pods of the system.
+/// Number of pods in the measurement. A node has at most 110 pods, including the pods of kube-system.
 const PODS: u32 = 100;
-/// Duration of a measurement.
-const INTERVAL: Duration = Duration::from_secs(120);
+const MEASUREMENT_PERIOD: Duration = Duration::from_secs(120);
 /// Pause between the readiness of all pods and the measurement, for the last updates of their status.
-const SETTLE: Duration = Duration::from_secs(30);
+const SETTLE_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -126,12 +125,12 @@ fn node_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<NodeFig
     let runtime = runtime.as_str().unwrap_or_default().replace("://", " ");
     let processes = sites[0].room.processes();
     step(&format!("{runtime}: measuring without pods"));
-    std::thread::sleep(SETTLE); // no notification says that the last update was sent
+    std::thread::sleep(SETTLE_DELAY); // no notification says that the last update was sent
     let without = machine()?;
     let space = Space::create(cluster, "scale")?;
     let start_seconds = start_pods(&space)?;
     step(&format!("{runtime}: measuring with {PODS} pods, which were ready after {start_seconds:.0} s"));
-    std::thread::sleep(SETTLE); // no notification says that the last update was sent
+    std::thread::sleep(SETTLE_DELAY); // no notification says that the last update was sent
     let (begin, before) = (Instant::now(), usage::by_program(&processes)?);
     let with = machine()?;
     let (seconds, after) = (begin.elapsed().as_secs_f64(), usage::by_program(&processes)?);
@@ -144,10 +143,10 @@ fn node_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<NodeFig
     Ok(NodeFigure { runtime, start_seconds, machine_ms: [without, with], programs })
 }
 
-/// Returns the processor time of the machine during [`INTERVAL`], in milliseconds a second.
+/// Returns the processor time of the machine during [`MEASUREMENT_PERIOD`], in milliseconds a second.
 fn machine() -> anyhow::Result<f64> {
     let (begin, busy) = (Instant::now(), usage::busy_seconds()?);
-    std::thread::sleep(INTERVAL); // the time that is measured
+    std::thread::sleep(MEASUREMENT_PERIOD); // the time that is measured
     Ok((usage::busy_seconds()? - busy) * 1000.0 / begin.elapsed().as_secs_f64())
 }
 
@@ -168,7 +167,7 @@ fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigur
     let space = Space::create(cluster, "scale")?;
     start_pods(&space)?;
     step(&format!("Measuring the requests of {NODES} nodes"));
-    std::thread::sleep(SETTLE); // no notification says that the last update was sent
+    std::thread::sleep(SETTLE_DELAY); // no notification says that the last update was sent
     let (first, others) = sites.split_first().context("the cluster has no node")?;
     let log = first.directory.join(AUDIT);
     // The interface of the first node that is connected with the other node receives what that node sends.
@@ -179,15 +178,16 @@ fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigur
                 output(first.room.command("ip").args(["-json", "-stats", "link", "show", "dev", &site.name]))?;
             let statistics = &serde_json::from_str::<Value>(&printed)?[0]["stats64"];
             for (index, direction) in ["rx", "tx"].into_iter().enumerate() {
-                sum[index] += statistics[direction]["bytes"].as_f64().context("ip has another format")?;
+                sum[index] +=
+                    statistics[direction]["bytes"].as_f64().context("the JSON of ip has no number of bytes")?;
             }
         }
         Ok(sum)
     };
     let (from, before, begin) = (fs::metadata(&log)?.len(), bytes()?, Instant::now());
-    std::thread::sleep(INTERVAL); // the time that is measured
+    std::thread::sleep(MEASUREMENT_PERIOD); // the time that is measured
     let (to, after, seconds) = (fs::metadata(&log)?.len(), bytes()?, begin.elapsed().as_secs_f64());
-    ensure!(to > from, "{} has no new requests", log.display());
+    ensure!(to > from, "the audit log {} has no new requests", log.display());
     let mut figure = ApiFigure::default();
     let count = others.len() as f64;
     figure.bytes = [0, 1].map(|index| (after[index] - before[index]) / count / seconds);

@@ -115,7 +115,7 @@ impl<'a> Space<'a> {
         let Err(error) = result else { return Ok(()) };
         let pods = self.kubectl(&["get", "pods", "--output", "wide"]).unwrap_or_default();
         let events = self.kubectl(&["events", "--types", "Warning"]).unwrap_or_default();
-        Err(error.context(format!("the pods are\n{pods}and the events\n{events}")))
+        Err(error.context(format!("pods:\n{pods}events:\n{events}")))
     }
 
     /// Returns objects, with the arguments of `kubectl get`.
@@ -159,7 +159,7 @@ impl<'a> Space<'a> {
             Ok((last == expected).then_some(()))
         };
         let done = self.cluster.until(&format!("`{script}` in {object} prints {expected:?}"), poll);
-        done.with_context(|| format!("the script printed {last:?}"))
+        done.with_context(|| format!("last output of the script: {last:?}"))
     }
 
     /// Waits until the events of the namespace contain a text.
@@ -170,7 +170,7 @@ impl<'a> Space<'a> {
             Ok(last.contains(text).then_some(()))
         };
         let done = self.cluster.until(&format!("an event has {text:?}"), poll);
-        done.with_context(|| format!("the events are\n{last}"))
+        done.with_context(|| format!("last events:\n{last}"))
     }
 }
 
@@ -182,6 +182,6 @@ impl Drop for Space<'_> {
 
 /// Fails unless two values are equal.
 pub(super) fn same(what: &str, found: &str, expected: &str) -> anyhow::Result<()> {
-    ensure!(found == expected, "{what} is {found:?}, not {expected:?}");
+    ensure!(found == expected, "{what}: {found:?}, expected {expected:?}");
     Ok(())
 }

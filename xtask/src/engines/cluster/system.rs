@@ -18,7 +18,7 @@ pub(super) fn write_kubelet_configuration(site: &Site, socket: &Path) -> anyhow:
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     let total: u64 = total.context("/proc/meminfo has no MemTotal")?.parse()?;
-    ensure!(total > MEMORY, "the machine has {total} KiB of memory; the pods may use {MEMORY} KiB");
+    ensure!(total > MEMORY, "the machine has {total} KiB of memory; more than {MEMORY} KiB are required");
     let (file, config) = (site.directory.join("kubelet.yaml"), site.directory.join("kubelet.kubeconfig"));
     fs::write(&file, settings(site, socket, total - MEMORY))?;
     Ok(["--config".into(), file.display().to_string(), "--kubeconfig".into(), config.display().to_string()].into())

@@ -73,7 +73,7 @@ impl StaticPod<'_> {
         };
         let what = format!("{}: {what}", self.name);
         let found = self.node.until(&what, poll);
-        found.with_context(|| format!("the pod's status is {last}"))
+        found.with_context(|| format!("last status of the pod: {last}"))
     }
 
     /// Waits until the pod is ready.
@@ -105,7 +105,7 @@ impl StaticPod<'_> {
         format!("https://127.0.0.1:10250/{kind}/default/{}{slash}{container}?{query}", self.full_name())
     }
 
-    /// Returns the content of a file of the pod's cgroup, or of the cgroup of a container.
+    /// Returns the content of a file in the pod's cgroup, or in the cgroup of a container.
     pub(super) fn cgroup(
         &self,
         controller: &str,
@@ -113,7 +113,7 @@ impl StaticPod<'_> {
         container: Option<&str>,
         file: &str,
     ) -> anyhow::Result<String> {
-        let pod = self.find()?.context("the pod is missing")?;
+        let pod = self.find()?.context("the kubelet does not list the pod")?;
         let mut directory = std::path::PathBuf::from("/sys/fs/cgroup");
         if !directory.join("cgroup.procs").exists() {
             directory.push(controller);
@@ -153,7 +153,7 @@ impl StaticPod<'_> {
     /// leftovers of the pod with a uid.
     fn remove_with(self, more: &dyn Fn(&str) -> String) -> anyhow::Result<()> {
         let uid = self.find()?.map(|pod| pod.uid().to_owned()).unwrap_or_default();
-        ensure!(!uid.is_empty(), "{}: the kubelet does not have the pod", self.name);
+        ensure!(!uid.is_empty(), "the kubelet does not list the pod {}", self.name);
         let name = self.full_name();
         fs::remove_file(self.node.path(&format!("pods/{}.json", self.name)))?;
         let is_gone = || Ok(self.find()?.is_none().then_some(()));

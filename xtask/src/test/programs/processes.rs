@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Time from SIGTERM to SIGKILL.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE_PERIOD: Duration = Duration::from_secs(10);
 
 /// Processes by pid. A descriptor refers to its process even if the pid is reused.
 type Processes = BTreeMap<i32, OwnedFd>;
@@ -29,7 +29,7 @@ pub(super) fn wait_or_end(child: &mut Child, limit: Duration) -> io::Result<Opti
     let mut processes = Processes::from([(pid.as_raw_nonzero().get(), own)]);
     add_descendants(&mut processes)?;
     signal(&processes, Signal::TERM);
-    let kill_at = Instant::now() + GRACE;
+    let kill_at = Instant::now() + GRACE_PERIOD;
     processes.retain(|_, process| !exits_until(process, kill_at));
     add_descendants(&mut processes)?;
     signal(&processes, Signal::KILL);

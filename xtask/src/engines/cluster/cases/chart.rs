@@ -34,10 +34,15 @@ pub(super) fn chart_is_installed_and_removed(cluster: &Cluster) -> anyhow::Resul
     let plain = MANIFESTS.map(|name| fs::read_to_string(manifests.join(name)).context(name));
     let plain = plain.into_iter().collect::<anyhow::Result<Vec<_>>>()?.join("\n---\n");
     let (rendered, plain) = (objects(cluster, &helm.run(&["template", RELEASE], &[])?)?, objects(cluster, &plain)?);
-    ensure!(plain.len() == 3 && rendered == plain, "the chart renders {rendered:#?}, and the manifests are {plain:#?}");
+    ensure!(
+        plain.len() == 3 && rendered == plain,
+        "the chart renders {rendered:#?}, expected the three manifests {plain:#?}"
+    );
     for (value, expected) in REFUSED {
-        let Err(error) = helm.run(&["template", RELEASE], &["--set", value]) else { bail!("{value} is accepted") };
-        ensure!(error.to_string().contains(expected), "the error of {value} does not name {expected}: {error:#}");
+        let Err(error) = helm.run(&["template", RELEASE], &["--set", value]) else {
+            bail!("the chart accepts the value {value}, expected an error")
+        };
+        ensure!(error.to_string().contains(expected), "the error for {value} does not contain {expected:?}: {error:#}");
     }
 
     let names = plain.keys().map(String::as_str);
@@ -46,10 +51,13 @@ pub(super) fn chart_is_installed_and_removed(cluster: &Cluster) -> anyhow::Resul
     }
     let before = cluster.kubectl(&["get", KINDS, "--all-namespaces", "--output", "name"])?;
     let printed = helm.run(&["install", RELEASE], &["--namespace", "kube-system"])?;
-    ensure!(printed.contains("kubectl label node NODE runtime=executor\n"), "the notes are {printed}");
+    ensure!(
+        printed.contains("kubectl label node NODE runtime=executor\n"),
+        "the notes do not contain the command that labels a node: {printed}"
+    );
     for (name, expected) in &plain {
         let found = cluster.get(&[name])?;
-        ensure!(contains(&found, expected), "{name} is {found:#}, not {expected:#}");
+        ensure!(contains(&found, expected), "{name}: {found:#}, expected {expected:#}");
     }
     let space = Space::create(cluster, "chart")?;
     let mut spec = pod(WAIT, json!({}));
@@ -70,7 +78,10 @@ pub(super) fn chart_is_installed_and_removed(cluster: &Cluster) -> anyhow::Resul
         "requiresRepublish": true, "serviceAccountTokenInSecrets": true, "tokenRequests": [{"audience": "vault"}],
         "podInfoOnMount": true,
     });
-    ensure!(contains(&upgraded["spec"], &expected), "the upgraded CSIDriver is {upgraded:#}");
+    ensure!(
+        contains(&upgraded["spec"], &expected),
+        "the upgraded CSIDriver does not contain {expected:#}: {upgraded:#}"
+    );
 
     output(helm.command().args(["uninstall", RELEASE, "--namespace", "kube-system"]), "")?;
     let after = cluster.kubectl(&["get", KINDS, "--all-namespaces", "--output", "name"])?;

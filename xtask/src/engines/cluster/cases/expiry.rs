@@ -19,7 +19,7 @@ use crate::engines::site::NAME;
 const SHORT: &str = "+60 seconds";
 const LONG: &str = "+30 days";
 /// Time limit until the kubelet has loaded a new certificate: it compares the file every five minutes.
-const RELOAD: Duration = Duration::from_secs(330);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(330);
 const FIRST: &str = "the-value-before-the-expiry";
 const SECOND: &str = "the-value-after-the-expiry";
 const READ: [&str; 3] = ["cat", "/run/secret", "/native/key"];
@@ -47,7 +47,7 @@ pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<(
         Ok((all.join("\n"), cluster.running("kubelet-expiry", "web-")?))
     };
     let before = containers()?;
-    ensure!(before.1.len() == 3, "the runtime runs the containers {:?}", before.1);
+    ensure!(before.1.len() == 3, "the runtime runs the containers {:?}, expected 3", before.1);
 
     // Existing connections keep the certificate of their start.
     renew(cluster, SHORT)?;
@@ -70,11 +70,11 @@ pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<(
     done.with_context(|| format!("the description is {described}"))?;
     for (log, reason) in [("kube-apiserver.log", "x509: certificate has expired"), ("kubelet.log", "Unauthorized")] {
         let text = fs::read_to_string(node.path(log))?;
-        ensure!(text.contains(reason), "{log} does not contain {reason:?}");
+        ensure!(text.contains(reason), "the log {log} does not contain {reason:?}");
     }
-    ensure!(!node.kubelet_has_exited()?, "the kubelet has exited");
+    ensure!(!node.kubelet_has_exited()?, "the kubelet has exited after its certificate expired");
     let running = cluster.running("kubelet-expiry", "web-")?;
-    ensure!(running == before.1, "the containers were {:?} and are {running:?}", before.1);
+    ensure!(running == before.1, "containers were replaced: before {:?}, after {running:?}", before.1);
     let ids = ["ps", "--quiet", "--label", "io.kubernetes.pod.namespace=kubelet-expiry"];
     let ids = node.crictl(&ids)?;
     let read = |id: &str| node.crictl(&[&["exec", id][..], &READ].concat());
@@ -89,12 +89,12 @@ pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<(
 
     renew(cluster, LONG)?;
     let is_ready = || Ok(condition(&cluster.get(&["node", NAME])?, "Ready").then_some(()));
-    until(RELOAD, "the node is ready", is_ready)?;
+    until(RELOAD_TIMEOUT, "the node is ready", is_ready)?;
     space.roll_out("deployment/web")?;
     same("what a pod reads", &space.execute("deployment/web", &READ.join(" "))?, &format!("{SECOND}native"))?;
     space.run("next", &pod(WAIT, json!({})))?;
     let after = containers()?;
-    ensure!(before == after, "the containers were\n{before:?}and are\n{after:?}");
+    ensure!(before == after, "containers were replaced. Before:\n{before:?}\nafter:\n{after:?}");
     space.delete()
 }
 
@@ -143,7 +143,7 @@ fn deploy(space: &Space<'_>, name: &str, replicas: u32, reference: &str, spec: &
     space.apply("apps/v1", "Deployment", name, json!({"spec": spec}))
 }
 
-/// Runs a server that answers like Vault, with a new certificate.
+/// Runs a server that responds like Vault, with a new certificate.
 fn serve(space: &Space<'_>, name: &str, end: &str) -> anyhow::Result<()> {
     let pki = space.cluster.node.path("pki");
     let extensions = "extendedKeyUsage = serverAuth\nsubjectAltName = IP:127.0.0.1";

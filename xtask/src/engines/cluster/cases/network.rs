@@ -20,7 +20,7 @@ pub(super) fn services_have_addresses_and_names(cluster: &Cluster) -> anyhow::Re
     let mut names: Vec<String> =
         space.pods("web")?.iter().filter_map(|pod| Some(format!("{}\n", pod["metadata"]["name"].as_str()?))).collect();
     names.sort();
-    // Both pods answer within 40 calls.
+    // Both pods respond within 40 calls.
     for host in [&address, "web", "web.services.svc.cluster.local"] {
         for name in &names {
             let script =
@@ -33,7 +33,10 @@ pub(super) fn services_have_addresses_and_names(cluster: &Cluster) -> anyhow::Re
     let port = &service["ports"][0]["nodePort"];
     let served = || Ok(cluster.node.http("GET", &format!("http://{ADDRESS}:{port}/")).ok());
     let served = cluster.until("the node's port is served", served)?;
-    ensure!(names.contains(&served), "the node's port serves {served:?}");
+    ensure!(
+        names.contains(&served),
+        "response of the node port: {served:?}, expected the name of one of the pods {names:?}"
+    );
     // A Service without ready pods refuses connections.
     space.kubectl(&["scale", "deployment/web", "--replicas", "0"])?;
     let script = format!("wget -q -T 2 -O - http://{address}/ 2>&1 | grep -o refused");
@@ -51,15 +54,21 @@ pub(super) fn policies_of_names_are_applied(cluster: &Cluster) -> anyhow::Result
     space.run("a", &spec)?;
     let resolver = space.execute("a", "cat /etc/resolv.conf")?;
     for line in ["nameserver 192.0.2.9", "search example.org", "options ndots:2"] {
-        ensure!(resolver.lines().any(|found| found == line), "no {line:?} in\n{resolver}");
+        ensure!(resolver.lines().any(|found| found == line), "resolv.conf has no line {line:?}:\n{resolver}");
     }
     let hosts = space.execute("a", "cat /etc/hosts")?;
-    ensure!(hosts.contains("192.0.2.8\talias.example.org"), "no alias in\n{hosts}");
-    ensure!(hosts.contains("named.group.names.svc.cluster.local\tnamed"), "no name in\n{hosts}");
+    ensure!(hosts.contains("192.0.2.8\talias.example.org"), "/etc/hosts has no entry for alias.example.org:\n{hosts}");
+    ensure!(
+        hosts.contains("named.group.names.svc.cluster.local\tnamed"),
+        "/etc/hosts has no entry for named.group.names.svc.cluster.local:\n{hosts}"
+    );
     same("the host name", &space.execute("a", "hostname")?, "named\n")?;
     space.run("b", &pod(WAIT, json!({})))?;
     let resolver = space.execute("b", "cat /etc/resolv.conf")?;
-    ensure!(resolver.contains("search names.svc.cluster.local svc.cluster.local"), "no search list in\n{resolver}");
+    ensure!(
+        resolver.contains("search names.svc.cluster.local svc.cluster.local"),
+        "resolv.conf has no search list of the cluster:\n{resolver}"
+    );
     space.delete()
 }
 
@@ -78,10 +87,13 @@ pub(super) fn service_account_reaches_the_api_server(cluster: &Cluster) -> anyho
     space.apply("v1", "Pod", "allowed", json!({"spec": client(&["get", "pods", "--output", "name"], name)}))?;
     space.wait("pod/allowed", "jsonpath={.status.phase}=Succeeded")?;
     let log = space.kubectl(&["logs", "allowed"])?;
-    ensure!(log.contains("pod/allowed\n"), "kubectl in the pod printed {log:?}");
+    ensure!(log.contains("pod/allowed\n"), "output of kubectl in the pod: {log:?}, expected pod/allowed");
     space.apply("v1", "Pod", "denied", json!({"spec": client(&["get", "secrets"], json!([]))}))?;
     space.wait("pod/denied", "jsonpath={.status.phase}=Failed")?;
     let log = space.kubectl(&["logs", "denied"])?;
-    ensure!(log.contains("system:serviceaccount:account:reader\" cannot list"), "kubectl in the pod printed {log:?}");
+    ensure!(
+        log.contains("system:serviceaccount:account:reader\" cannot list"),
+        "output of kubectl in the pod: {log:?}, expected a refusal of list"
+    );
     space.delete()
 }

@@ -18,27 +18,35 @@ pub(super) fn drained_node_runs_pods_after_uncordon(cluster: &Cluster) -> anyhow
         ["drain", NAME, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector", "app=web", "--timeout"];
     // The disruption budget forbids the drain.
     let refused = cluster.kubectl(&[&drain[..], &["3s"]].concat());
-    let Err(error) = refused else { bail!("the node was drained against the budget") };
-    ensure!(error.to_string().contains("disruption budget"), "the drain failed for another reason: {error:#}");
+    let Err(error) = refused else {
+        bail!("kubectl drain succeeds although the disruption budget forbids an eviction")
+    };
+    ensure!(
+        error.to_string().contains("disruption budget"),
+        "kubectl drain fails, but not because of the disruption budget: {error:#}"
+    );
     let kept = space.pods("web")?;
     let is_ending = |pod: &Value| !pod["metadata"]["deletionTimestamp"].is_null();
     ensure!(
         before.len() == 3 && names(&kept) == before && !kept.iter().any(is_ending),
-        "the pods were {before:?} and are {kept:?}"
+        "a refused drain replaced pods: before {before:?}, after {kept:?}"
     );
     space.kubectl(&["delete", "poddisruptionbudget", "web"])?;
     cluster.kubectl(&[&drain[..], &["120s"]].concat())?;
     let is_pending = |pod: &Value| pod["status"]["phase"] == "Pending" && pod["spec"]["nodeName"].is_null();
     let are_replaced = || {
         let pods = space.pods("web")?;
-        ensure!(pods.iter().all(is_pending), "pods run on the drained node");
+        ensure!(pods.iter().all(is_pending), "pods run on the drained node {NAME}");
         Ok((pods.len() == 3).then_some(()))
     };
     cluster.until("three pods wait for a node", are_replaced)?;
     cluster.kubectl(&["uncordon", NAME])?;
     space.roll_out("deployment/web")?;
     let after = names(&space.pods("web")?);
-    ensure!(after.iter().all(|name| !before.contains(name)), "the pods were {before:?} and are {after:?}");
+    ensure!(
+        after.iter().all(|name| !before.contains(name)),
+        "pods were not replaced: before {before:?}, after {after:?}"
+    );
     space.delete()
 }
 
@@ -88,7 +96,7 @@ fn evicted(cluster: &Cluster, space: &Space<'_>, pressure: &str) -> anyhow::Resu
         large["status"]
     );
     let after = ids(space)?;
-    ensure!(before == after, "the other pod was {before} and is {after}");
+    ensure!(before == after, "the small pod was replaced: before {before}, after {after}");
     // The node's taint, which keeps new pods away, is removed soon after.
     space.run("next", &pod(WAIT, json!({})))
 }
@@ -112,7 +120,7 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
         Ok(all)
     };
     let before = (containers()?, cluster.running("kills", "web-")?);
-    ensure!(before.1.len() == 3, "the runtime runs the containers {:?}", before.1);
+    ensure!(before.1.len() == 3, "the runtime runs the containers {:?}, expected 3", before.1);
     cluster.node.kill_kubelet()?;
     cluster.node.kill_runtime()?;
     cluster.node.start_runtime()?;
@@ -123,7 +131,7 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
     space.until_prints("deployment/web", "echo runs", "runs\n")?;
     // The API server's status can be stale. The runtime's list is not.
     let after = (containers()?, cluster.running("kills", "web-")?);
-    ensure!(before == after, "the containers were\n{before:?}and are\n{after:?}");
+    ensure!(before == after, "containers were replaced. Before:\n{before:?}\nafter:\n{after:?}");
     space.delete()
 }
 

@@ -20,7 +20,10 @@ pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
     space.deploy("web", 6, &web(SERVE, serves()))?;
     let pods = space.pods("web")?;
     let counts = by_node(&pods);
-    ensure!(counts.len() == 3 && counts.values().all(|pods| pods.len() == 2), "the pods are on {counts:?}");
+    ensure!(
+        counts.len() == 3 && counts.values().all(|pods| pods.len() == 2),
+        "pods by node: {counts:?}, expected 2 on each of 3 nodes"
+    );
     for from in counts.values().filter_map(|pods| pods.first()) {
         let own = address(&pods, from)?;
         for (to, name) in pods.iter().map(|pod| (text(&pod["status"]["podIP"]), text(&pod["metadata"]["name"]))) {
@@ -39,9 +42,9 @@ pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
         let script = many(24);
         // The kube-proxy of each node receives the Service independently.
         let answers =
-            cluster.until(&format!("the Service answers on {node}"), || Ok(space.execute(from, &script).ok()))?;
+            cluster.until(&format!("the Service responds on {node}"), || Ok(space.execute(from, &script).ok()))?;
         let hosts: BTreeSet<_> = answers.lines().collect();
-        ensure!(hosts.len() > 1, "the Service has only the pods {hosts:?}");
+        ensure!(hosts.len() > 1, "pods of the Service: {hosts:?}, expected more than one");
         let node = cluster
             .nodes()
             .find(|one| one.name() == *node)
@@ -68,7 +71,7 @@ pub(super) fn daemon_set_is_on_each_node(cluster: &Cluster) -> anyhow::Result<()
     let counts = by_node(&pods);
     for node in cluster.nodes() {
         let [pod] = &counts.get(node.name()).context("the node has no pod")?[..] else {
-            anyhow::bail!("the pods are on {counts:?}")
+            anyhow::bail!("pods by node: {counts:?}, expected one on each")
         };
         same("the log", &space.kubectl(&["logs", pod])?, &format!("started on {}\n", node.name()))?;
         same("the host name", &space.execute(pod, "hostname")?, &format!("{pod}\n"))?;
@@ -85,12 +88,15 @@ pub(super) fn drained_pods_move(cluster: &Cluster) -> anyhow::Result<()> {
     let budget = json!({"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}});
     space.apply("policy/v1", "PodDisruptionBudget", "web", json!({"spec": budget}))?;
     let node = other(cluster, 0)?.name();
-    ensure!(by_node(&space.pods("web")?).contains_key(node), "no pod is on {node}");
+    ensure!(by_node(&space.pods("web")?).contains_key(node), "no pod of the Deployment is on {node}");
     cluster.kubectl(&["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout", "120s"])?;
     space.roll_out("deployment/web")?;
     let pods = space.pods("web")?;
     let counts = by_node(&pods);
-    ensure!(counts.values().flatten().count() == 3 && !counts.contains_key(node), "the pods are on {counts:?}");
+    ensure!(
+        counts.values().flatten().count() == 3 && !counts.contains_key(node),
+        "pods by node: {counts:?}, expected 3, none on {node}"
+    );
     cluster.kubectl(&["uncordon", node])?;
     space.kubectl(&["rollout", "restart", "deployment/web"])?;
     space.roll_out("deployment/web")?;
@@ -141,7 +147,7 @@ pub(super) fn dead_node_is_replaced(cluster: &Cluster) -> anyhow::Result<()> {
     space.run("client", &pod(WAIT, json!({})))?;
     cluster.until("the Service has no pod of the node", || Ok((endpoints(&space, name)? == 0).then_some(())))?;
     // kube-proxy applies the change a little later. With a dead pod among four, 24 of 24 requests succeed once in 1000 times.
-    cluster.until("the Service answers each time", || Ok(space.execute("client", &many(24)).ok()))?;
+    cluster.until("the Service responds to each request", || Ok(space.execute("client", &many(24)).ok()))?;
     space.execute("client", &many(24))?;
     let is_ending = || Ok((!data()?["metadata"]["deletionTimestamp"].is_null()).then_some(()));
     cluster.until("the StatefulSet's pod is being deleted", is_ending)?;

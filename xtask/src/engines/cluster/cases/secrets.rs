@@ -31,8 +31,8 @@ const PROGRAMS: [&str; 7] =
     ["etcd", "kube-apiserver", "kube-controller", "kubelet", "executor-cri", "executord", "executor-launch"];
 
 /// A pod with the volume reads the values and their changes, also by `subPath`. A pod with another service account does
-/// not start, and its description contains the reason. No file and no process of the control plane, the kubelet or the
-/// runtime, and no answer of the API server, contains the values. The controls: the value of a Secret of Kubernetes is
+/// not start, and its description contains the reason. No file, no process of the control plane, the kubelet or the
+/// runtime, and no response of the API server contains the values. The controls: the value of a Secret of Kubernetes is
 /// found in etcd, in the kubelet's directory, and in the memory of the API server and of the kubelet. A value that is
 /// stored below the kubelet's directory, as other CSI plugins do, is found there.
 pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<()> {
@@ -74,12 +74,15 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     space.apply("v1", "Pod", "b", json!({"spec": with_account("default")}))?;
     space.until_event("service account \"default\" of namespace \"secrets\" may not use \"password\"")?;
     let described = space.kubectl(&["describe", "pod", "b"])?;
-    ensure!(described.contains("ask the node's operator"), "the description is {described}");
+    ensure!(
+        described.contains("ask the node's operator"),
+        "the description does not contain \"ask the node's operator\": {described}"
+    );
     space.kubectl(&["delete", "pod", "b", "--timeout", "60s"])?;
 
     for kind in ["pods", "events", "csinodes", "volumeattachments"] {
         let answer = space.kubectl(&["get", kind, "--output", "yaml"])?;
-        ensure!(![FIRST, SECOND].iter().any(|value| answer.contains(value)), "{kind} have the value: {answer}");
+        ensure!(![FIRST, SECOND].iter().any(|value| answer.contains(value)), "the {kind} contain the secret: {answer}");
     }
     let of_run = ["etcd", "cri", "executor", "disk/executor", "executord.log", "executor-cri.log", "kubelet.log"];
     let places = ["/var/lib/kubelet", "/var/log/pods"].map(Path::new).map(Path::to_owned);
@@ -101,9 +104,9 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
         "control failed: the file of the pod is not in the kubelet's directory, only in {stored}"
     );
     let found = search(&format!("{FIRST}|{SECOND}"))?;
-    ensure!(found.is_empty(), "the value is in {found}");
+    ensure!(found.is_empty(), "the secret is in {found}");
     let names = search("file: db/password")?;
-    ensure!(!names.is_empty(), "control failed: etcd does not contain the names");
+    ensure!(!names.is_empty(), "control failed: no file contains the reference db/password");
     let listed = "find /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/secrets/mount -type f -size 0 -name password";
     same("the file on the host", &count(cluster, listed)?, "1")?;
 
@@ -117,7 +120,7 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
         );
     }
     let held = in_memory.iter().find(|hit| hit.starts_with("value"));
-    ensure!(held.is_none(), "the value is in the memory of a program: {in_memory:?}");
+    ensure!(held.is_none(), "the secret is in the memory of a program: {in_memory:?}");
 
     space.kubectl(&["delete", "pod", "a", "--timeout", "60s"])?;
     cluster.until("the volume is unmounted and its record is removed", || {
@@ -126,7 +129,7 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     })?;
     let in_memory = search_programs(node, &[&PROGRAMS[..], &["executor-shim"]].concat(), true)?;
     let held = in_memory.iter().find(|hit| hit.starts_with("value"));
-    ensure!(held.is_none(), "the value is in the memory of a program after the end of the pod: {in_memory:?}");
+    ensure!(held.is_none(), "the secret is in the memory of a program after the removal of the pod: {in_memory:?}");
     space.delete()
 }
 
@@ -140,12 +143,12 @@ fn search_programs(node: &Node, names: &[&str], descriptors: bool) -> anyhow::Re
     let mut found = BTreeSet::new();
     let processes = node.processes(names);
     let missing = names.iter().find(|name| !processes.iter().any(|process| process.name == **name));
-    ensure!(missing.is_none(), "{missing:?} does not run");
+    ensure!(missing.is_none(), "the program {missing:?} does not run");
     for process in processes {
         let mut search = Search::new(&needles);
         search.process(&process);
         let report = search.report();
-        ensure!(report.unsearched.is_empty(), "{}: {:?}", process.name, report.unsearched);
+        ensure!(report.unsearched.is_empty(), "cannot search all memory of {}: {:?}", process.name, report.unsearched);
         let hits = report.hits.iter().filter(|hit| descriptors || !matches!(hit.place, Place::Descriptor { .. }));
         found.extend(hits.map(|hit| format!("{}: {}: {}", hit.label, process.name, hit.place)));
     }
@@ -175,7 +178,7 @@ pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     let printed = output(cluster.node.command(&suite).args(arguments), "")?;
     let passed = printed.split_once("SUCCESS! -- ").and_then(|(_, rest)| rest.split_once(" Passed"));
     let passed: u32 = passed.with_context(|| format!("csi-sanity printed no result: {printed}"))?.0.trim().parse()?;
-    ensure!(passed >= SANITY_MIN, "only {passed} specs have passed: {printed}");
+    ensure!(passed >= SANITY_MIN, "{passed} specs passed, expected at least {SANITY_MIN}: {printed}");
     Ok(())
 }
 
@@ -216,16 +219,16 @@ pub(super) fn refused_reference_is_an_event(cluster: &Cluster) -> anyhow::Result
         json!({"metadata": {"labels": {"app": "a"}, "annotations": reference}, "spec": pod(WAIT, json!({}))});
     let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "a"}}, "template": template});
     space.apply("apps/v1", "Deployment", "refused", json!({"spec": spec}))?;
-    space.until_event("no rule of cri.secrets covers it")?;
+    space.until_event("no rule of cri.secrets covers the path")?;
     let described = space.kubectl(&["describe", "pods", "--selector", "app=a"])?;
     for word in ["FailedCreatePodSandBox", "pods of namespace \"denied\"", "shelf"] {
-        ensure!(described.contains(word), "{word} is missing: {described}");
+        ensure!(described.contains(word), "the description does not contain {word:?}: {described}");
     }
     space.run("control", &pod(WAIT, json!({})))?;
     space.delete()
 }
 
-/// Pods whose provider is unreachable do not start, and their events say why. Other pods start meanwhile. When the
+/// Pods whose provider is unreachable do not start, and their events say why. Other pods still start. When the
 /// provider is reachable, all of them start without any action.
 pub(super) fn unreachable_provider_is_waited_for(cluster: &Cluster) -> anyhow::Result<()> {
     const PODS: usize = 30;

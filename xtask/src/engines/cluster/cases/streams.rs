@@ -29,14 +29,22 @@ pub(super) fn logs_are_followed(cluster: &Cluster) -> anyhow::Result<()> {
     space.execute("a", "touch /go")?;
     followed.read_to_string(&mut line)?; // until the container ends
     ensure!(follow.wait()?.success(), "kubectl logs --follow failed");
-    ensure!(line.lines().count() == LINES + 2, "{} lines were followed", line.lines().count());
+    ensure!(
+        line.lines().count() == LINES + 2,
+        "kubectl logs --follow printed {} lines, expected {}",
+        line.lines().count(),
+        LINES + 2
+    );
     // Standard output and standard error have no common order.
-    ensure!(line.lines().any(|one| one == "error"), "standard error is missing");
+    ensure!(line.lines().any(|one| one == "error"), "kubectl logs --follow printed no line of standard error");
     let whole = space.kubectl(&["logs", "a"])?;
-    let last = whole.lines().next_back().context("the log is empty")?;
+    let last = whole.lines().next_back().context("kubectl logs printed nothing")?;
     same("the last line", &space.kubectl(&["logs", "a", "--tail", "1"])?, &format!("{last}\n"))?;
     let stamped = space.kubectl(&["logs", "a", "--timestamps", "--limit-bytes", "40"])?;
-    ensure!(stamped.starts_with("20") && stamped.len() == 40, "the first bytes with time stamps are {stamped:?}");
+    ensure!(
+        stamped.starts_with("20") && stamped.len() == 40,
+        "kubectl logs --timestamps --limit-bytes 40: {stamped:?}, expected 40 bytes that begin with a year"
+    );
     // The log of the previous container, while the next one runs.
     let script = format!("echo run >>/v/runs; cat /v/runs; [ $(wc -l </v/runs) = 1 ] && exit 1; {WAIT}");
     let mut spec = pod(&script, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
@@ -53,10 +61,10 @@ pub(super) fn exec_attach_and_copies_work(cluster: &Cluster) -> anyhow::Result<(
     let echoed = space.input("typed\n", &["exec", "--stdin", "a", "--", "sh", "-c", "cat; echo error >&2"])?;
     same("the output of exec", &echoed, "typed\n")?;
     let code = space.command().args(["exec", "a", "--", "sh", "-c", "exit 7"]).stderr(Stdio::null()).status()?;
-    ensure!(code.code() == Some(7), "kubectl exec ends with {code}");
+    ensure!(code.code() == Some(7), "kubectl exec: {code}, expected exit code 7");
     let line = format!("{} --namespace streams exec -it a -- sh -c 'stty size; tty'", cluster.program().display());
     let printed = output(&mut cluster.terminal(&line), "")?.replace('\r', "");
-    ensure!(printed.contains("/dev/pts/"), "a terminal prints {printed:?}");
+    ensure!(printed.contains("/dev/pts/"), "output of tty in a terminal: {printed:?}, expected /dev/pts/*");
     // attach
     let mut attached = space.command();
     let mut attached =
@@ -75,7 +83,11 @@ pub(super) fn exec_attach_and_copies_work(cluster: &Cluster) -> anyhow::Result<(
     space.kubectl(&["cp", &directory, "a:/tmp/copied"])?;
     space.kubectl(&["cp", "a:/tmp/copied", &format!("{directory}2")])?;
     let back = fs::read(cluster.node.path("copied2/directory/file"))?;
-    ensure!(back == [7; 300_000], "the file that was copied there and back has {} bytes", back.len());
+    ensure!(
+        back == [7; 300_000],
+        "the file that was copied there and back has other content or is not 300000 bytes long: {} bytes",
+        back.len()
+    );
     space.delete()
 }
 
@@ -127,7 +139,7 @@ pub(super) fn pods_are_debugged(cluster: &Cluster) -> anyhow::Result<()> {
         space.until_event("volumes[0].host_path.path: is the root directory")?;
     } else {
         let has_ended = || Ok(space.kubectl(&["get", "pods"])?.contains("Completed").then_some(()));
-        cluster.until("the pod on the node has ended", has_ended)?;
+        cluster.until("the pod on the node has completed", has_ended)?;
     }
     space.delete()
 }

@@ -1,4 +1,5 @@
-//! OpenBao is asked with the tokens of pods, which the kubelet sends to the CSI plugin: rules C53, C55 and G19.
+//! Containers log in to OpenBao with the tokens of their pods, which the kubelet sends to the CSI plugin: rules C53, C55
+//! and G19.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -128,7 +129,7 @@ pub(super) fn provider_is_asked_as_the_pod(cluster: &Cluster) -> anyhow::Result<
     // The kubelet publishes the volume again once in one to two minutes.
     space.until_prints("a", "cat /s/p", "third")?;
     let same_container = space.get(&["pod", "a"])?["status"]["containerStatuses"][0]["containerID"] == started;
-    ensure!(same_container, "the container was replaced");
+    ensure!(same_container, "the container was replaced instead of updated");
 
     // Base64 of `{"alg":"ES256`, with which each token of the API server begins.
     let search = |places: &str| {

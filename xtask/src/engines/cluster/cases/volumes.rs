@@ -46,7 +46,7 @@ pub(super) fn changes_are_seen(cluster: &Cluster) -> anyhow::Result<()> {
     let mut lines = mode.lines();
     same("the mode of the secret", lines.next().unwrap_or_default(), "440 2000")?;
     same("the groups", lines.next().unwrap_or_default(), "1000 2000")?;
-    ensure!(lines.next().is_some_and(|count| count != "0"), "the token is empty");
+    ensure!(lines.next().is_some_and(|count| count != "0"), "the service account token in the volume is empty");
     objects("two")?;
     space.kubectl(&["label", "pod", "a", "--overwrite", "app=b"])?;
     space.until_prints("a", read, "twotwotwotwob")?;
@@ -70,7 +70,10 @@ pub(super) fn exceeded_volume_is_evicted(cluster: &Cluster) -> anyhow::Result<()
         let status = space.get(&["pod", name])?["status"].take();
         // The message of an eviction by DiskPressure has no "limit".
         let message = status["message"].as_str().unwrap_or_default();
-        ensure!(message.contains(kind) && message.contains("limit"), "{name} was evicted: {message}");
+        ensure!(
+            message.contains(kind) && message.contains("limit"),
+            "{name} was evicted with the message {message:?}, expected {kind} and limit"
+        );
     }
     space.delete()
 }

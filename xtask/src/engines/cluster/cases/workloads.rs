@@ -19,7 +19,11 @@ pub(super) fn deployment_is_updated(cluster: &Cluster) -> anyhow::Result<()> {
     let check = |expected: &str| -> anyhow::Result<()> {
         let pods = space.pods("web")?;
         let running = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-        ensure!(running.count() == REPLICAS as usize, "{} pods", pods.len());
+        ensure!(
+            running.count() == REPLICAS as usize,
+            "pods of the Deployment: {}, expected {REPLICAS} that run",
+            pods.len()
+        );
         same("the version", &space.execute("deployment/web", "echo $V")?, expected)
     };
     check("1\n")?;
@@ -59,7 +63,10 @@ pub(super) fn jobs_complete_and_fail(cluster: &Cluster) -> anyhow::Result<()> {
         let status = space.get(&["job", name])?["status"].take();
         let conditions = status["conditions"].as_array().context("the Job has no conditions")?;
         let has_reason = conditions.iter().any(|one| one["type"] == "Failed" && one["reason"] == reason);
-        ensure!(has_reason && status["failed"] == failed, "{name}: {status}");
+        ensure!(
+            has_reason && status["failed"] == failed,
+            "Job {name}: {status}, expected {reason} and {failed} failures"
+        );
     }
     space.delete()
 }
@@ -131,11 +138,17 @@ pub(super) fn daemon_set_is_on_the_host(cluster: &Cluster) -> anyhow::Result<()>
     space.apply("apps/v1", "DaemonSet", "agent", json!({"spec": spec}))?;
     space.roll_out("daemonset/agent")?;
     let pods = space.pods("agent")?;
-    ensure!(pods.len() == 1 && pods[0]["status"]["podIP"] == ADDRESS, "the pods are {pods:?}");
+    ensure!(
+        pods.len() == 1 && pods[0]["status"]["podIP"] == ADDRESS,
+        "pods {pods:?}, expected one with the address {ADDRESS}"
+    );
     let written = || Ok(fs::read_to_string(path.join("address")).ok().filter(|text| text.contains(ADDRESS)));
     cluster.until("the agent writes the address of the node", written)?;
     let processes = space.execute("daemonset/agent", "ps")?;
-    ensure!(processes.contains("kube-apiserver"), "the processes of the host are missing:\n{processes}");
+    ensure!(
+        processes.contains("kube-apiserver"),
+        "ps in the pod does not list kube-apiserver of the host:\n{processes}"
+    );
     space.kubectl(&["rollout", "restart", "daemonset/agent"])?;
     space.roll_out("daemonset/agent")?;
     space.delete()
@@ -173,7 +186,7 @@ pub(super) fn pod_is_resized_in_place(cluster: &Cluster) -> anyhow::Result<()> {
     let is_resized = || {
         let status = space.get(&["pod", "a"])?["status"]["containerStatuses"][0].take();
         let limits = &status["resources"]["limits"];
-        ensure!(status["restartCount"] == 0, "the container was restarted: {status}");
+        ensure!(status["restartCount"] == 0, "the resize restarted the container: {status}");
         Ok((limits["cpu"] == "200m" && limits["memory"] == "64Mi").then_some(()))
     };
     let resized = cluster.until("the status has the new limits", is_resized);
@@ -216,7 +229,7 @@ pub(super) fn images_of_two_pods_are_pulled(cluster: &Cluster) -> anyhow::Result
     space.apply("v1", "Pod", "never", json!({"spec": pod(SERVE, image("registry.k8s.io/none:1", "Never"))}))?;
     space.until_event("ErrImageNeverPull")?;
     let images = cluster.get(&["node", NAME])?["status"]["images"].take().to_string();
-    ensure!(images.contains(IMAGE), "the node's images are {images}");
+    ensure!(images.contains(IMAGE), "images of the node {images}, expected {IMAGE}");
     space.delete()
 }
 

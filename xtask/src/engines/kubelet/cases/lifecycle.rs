@@ -12,11 +12,11 @@ use crate::engines::node::Node;
 pub(super) fn pod_starts_and_leaves_nothing(node: &Node) -> anyhow::Result<()> {
     let pod = run(node, "plain", json!({"containers": [container("a", &format!("hostname; {WAIT}"), json!({}))]}))?;
     let status = pod.until_ready()?;
-    ensure!(status.phase() == "Running", "the phase is {:?}", status.phase());
-    ensure!(status.ip().starts_with("10.88."), "the address is {:?}", status.ip());
+    ensure!(status.phase() == "Running", "phase {:?}, expected Running", status.phase());
+    ensure!(status.ip().starts_with("10.88."), "pod address {:?}, expected 10.88.*", status.ip());
     let printed = pod.execute("a", "hostname -i")?;
-    ensure!(printed.trim() == status.ip(), "the container has the address {printed:?}");
-    ensure!(pod.log("a")? == "plain-node\n", "the log is {:?}", pod.log("a")?);
+    ensure!(printed.trim() == status.ip(), "address in the container: {printed:?}, expected {:?}", status.ip());
+    ensure!(pod.log("a")? == "plain-node\n", "log {:?}, expected \"plain-node\\n\"", pod.log("a")?);
     pod.remove_entirely()
 }
 
@@ -25,8 +25,14 @@ pub(super) fn missing_programs_are_start_errors(node: &Node) -> anyhow::Result<(
     let is_restarted = |pod: &Pod| pod.restarts("a") >= 1;
     let status = pod.until("the container is tried again", is_restarted)?;
     let end = &status.status("a")["lastState"]["terminated"];
-    ensure!(end["reason"] == "StartError" && end["exitCode"] == 128, "lastState is {end}");
-    ensure!(end["message"].as_str().is_some_and(|text| text.contains("/missing")), "lastState is {end}");
+    ensure!(
+        end["reason"] == "StartError" && end["exitCode"] == 128,
+        "lastState {end}, expected StartError with exit code 128"
+    );
+    ensure!(
+        end["message"].as_str().is_some_and(|text| text.contains("/missing")),
+        "lastState {end}: the message does not name /missing"
+    );
     pod.remove()
 }
 
@@ -36,7 +42,10 @@ pub(super) fn missing_images_are_reported(node: &Node) -> anyhow::Result<()> {
     let why = |pod: &Pod| pod.status("a")["state"]["waiting"]["reason"] == "ImagePullBackOff";
     let status = pod.until("the image is tried again", why)?;
     let message = &status.status("a")["state"]["waiting"]["message"];
-    ensure!(message.as_str().is_some_and(|text| text.contains("none:1")), "the message is {message}");
+    ensure!(
+        message.as_str().is_some_and(|text| text.contains("none:1")),
+        "the message {message} does not name the image none:1"
+    );
     pod.remove()
 }
 
@@ -47,10 +56,10 @@ pub(super) fn back_off_grows(node: &Node) -> anyhow::Result<()> {
         waiting["reason"] == "CrashLoopBackOff"
             && waiting["message"].as_str().is_some_and(|text| text.starts_with("back-off 20s"))
     })?;
-    ensure!(status.restarts("a") == 2, "{} restarts", status.restarts("a"));
+    ensure!(status.restarts("a") == 2, "{} restarts, expected 2", status.restarts("a"));
     let end = &status.status("a")["lastState"]["terminated"];
-    ensure!(end["exitCode"] == 5 && end["reason"] == "Error", "lastState is {end}");
-    ensure!(pod.log("a")?.lines().count() == 1, "the log of the last start is {:?}", pod.log("a")?);
+    ensure!(end["exitCode"] == 5 && end["reason"] == "Error", "lastState {end}, expected Error with exit code 5");
+    ensure!(pod.log("a")?.lines().count() == 1, "log of the last start: {:?}, expected one line", pod.log("a")?);
     pod.remove()
 }
 
@@ -67,10 +76,10 @@ pub(super) fn init_containers_run_in_order(node: &Node) -> anyhow::Result<()> {
     });
     let pod = run(node, "init", spec)?;
     let status = pod.until_ready()?;
-    ensure!(pod.log("a")? == "1\n2\n3\n", "the order was {:?}", pod.log("a")?);
+    ensure!(pod.log("a")? == "1\n2\n3\n", "order of the steps {:?}, expected 1, 2, 3", pod.log("a")?);
     for name in ["i1", "i2"] {
         let end = &status.status(name)["state"]["terminated"];
-        ensure!(end["reason"] == "Completed", "{name}: {}", status.status(name));
+        ensure!(end["reason"] == "Completed", "{name}: {}, expected reason Completed", status.status(name));
     }
     pod.remove()
 }
@@ -82,8 +91,12 @@ pub(super) fn failing_init_is_repeated(node: &Node) -> anyhow::Result<()> {
     });
     let pod = run(node, "init-fails", spec)?;
     let status = pod.until("the init container is repeated", |pod| pod.restarts("i") >= 2)?;
-    ensure!(status.status("a")["state"]["waiting"]["reason"] == "PodInitializing", "{}", status.status("a"));
-    ensure!(status.phase() == "Pending", "the phase is {:?}", status.phase());
+    ensure!(
+        status.status("a")["state"]["waiting"]["reason"] == "PodInitializing",
+        "{}, expected reason PodInitializing",
+        status.status("a")
+    );
+    ensure!(status.phase() == "Pending", "phase {:?}, expected Pending", status.phase());
     pod.remove()
 }
 
@@ -105,7 +118,10 @@ pub(super) fn sidecars_start_first_and_end_last(node: &Node) -> anyhow::Result<(
     pod.until_ready()?;
     pod.remove()?;
     let order = std::fs::read_to_string(path.join("l"))?;
-    ensure!(order == "side\nmain\nmain ends\nside ends\n", "the order was {order:?}");
+    ensure!(
+        order == "side\nmain\nmain ends\nside ends\n",
+        "order {order:?}, expected side, main, main ends, side ends"
+    );
     Ok(())
 }
 
@@ -125,7 +141,7 @@ pub(super) fn hooks_are_executed(node: &Node) -> anyhow::Result<()> {
     pod.until_ready()?;
     pod.remove()?;
     let order = std::fs::read_to_string(path.join("l"))?;
-    ensure!(order == "post\npre\nend\n", "the order was {order:?}");
+    ensure!(order == "post\npre\nend\n", "order {order:?}, expected post, pre, end");
     Ok(())
 }
 
@@ -138,7 +154,10 @@ pub(super) fn messages_are_read(node: &Node) -> anyhow::Result<()> {
     let pod = run(node, "messages", spec)?;
     for (name, code, message) in [("file", 1, "bye"), ("log", 2, "last\n"), ("path", 0, "mine")] {
         let end = pod.until_terminated(name)?;
-        ensure!(end["exitCode"] == code && end["message"] == message, "{name}: {end}");
+        ensure!(
+            end["exitCode"] == code && end["message"] == message,
+            "{name}: {end}, expected exit code {code} and message {message:?}"
+        );
     }
     pod.until("the pod has failed", |pod| pod.phase() == "Failed")?;
     pod.remove()
@@ -162,6 +181,10 @@ pub(super) fn grace_period_ends_with_a_kill(node: &Node) -> anyhow::Result<()> {
             .with_context(|| format!("the file {name} does not contain a time"))
     };
     let grace = Duration::from_secs(time("last")?.saturating_sub(time("term")?));
-    ensure!((3..=6).contains(&grace.as_secs()), "the program ran {} s after SIGTERM", grace.as_secs());
+    ensure!(
+        (3..=6).contains(&grace.as_secs()),
+        "the program ran for {} s after SIGTERM, expected about 4 s",
+        grace.as_secs()
+    );
     Ok(())
 }

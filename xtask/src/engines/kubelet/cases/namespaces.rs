@@ -26,7 +26,7 @@ pub(super) fn security_context_is_applied(node: &Node) -> anyhow::Result<()> {
     let printed = pod.execute("a", script)?;
     let expected = "1000\n1000\n1000 2000 3000 50000\nCapBnd: 0000000000000000\nNoNewPrivs: 1\n\
                     touch: /x: Read-only file system\n2000\n";
-    ensure!(printed == expected, "the container has {printed:?}, not {expected:?}");
+    ensure!(printed == expected, "in the container: {printed:?}, expected {expected:?}");
     pod.remove()
 }
 
@@ -37,7 +37,7 @@ pub(super) fn seccomp_is_the_default(node: &Node) -> anyhow::Result<()> {
     pod.until_ready()?;
     for (name, expected) in [("a", "Seccomp:\t2\n"), ("b", "Seccomp:\t0\n")] {
         let printed = pod.execute(name, "grep Seccomp: /proc/self/status")?;
-        ensure!(printed == expected, "{name}: {printed:?}");
+        ensure!(printed == expected, "{name}: {printed:?}, expected {expected:?}");
     }
     pod.remove()
 }
@@ -55,7 +55,7 @@ pub(super) fn host_namespaces_are_shared(node: &Node) -> anyhow::Result<()> {
     let printed = pod.execute("a", links)?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
     let expected = format!("3\n{host}1\n1\n");
-    ensure!(printed == expected, "the container has {printed:?}, not {expected:?}");
+    ensure!(printed == expected, "in the container: {printed:?}, expected {expected:?}");
     pod.remove()
 }
 
@@ -70,10 +70,18 @@ pub(super) fn users_are_mapped(node: &Node) -> anyhow::Result<()> {
     pod.until_ready()?;
     let printed = pod.execute("a", "touch /v/x; stat -c %u /v/x; cat /d/name; echo; cat /proc/self/uid_map")?;
     let words: Vec<&str> = printed.split_whitespace().collect();
-    let [owner, name, inside, outside, length] = words[..] else { anyhow::bail!("the container has {printed:?}") };
-    ensure!((owner, name, inside, length) == ("0", "users-node", "0", "65536"), "the container has {printed:?}");
+    let [owner, name, inside, outside, length] = words[..] else {
+        anyhow::bail!("in the container: {printed:?}, expected five words")
+    };
+    ensure!(
+        (owner, name, inside, length) == ("0", "users-node", "0", "65536"),
+        "in the container: {printed:?}, expected owner 0, users-node and a map of 65536 ids from 0"
+    );
     let outside: u32 = outside.parse()?;
-    ensure!((2_013_265_920..2_020_474_880).contains(&outside), "the ids begin with {outside} on the host");
+    ensure!(
+        (2_013_265_920..2_020_474_880).contains(&outside),
+        "first user id on the host: {outside}, expected 2013265920 to 2020474879"
+    );
     pod.remove()
 }
 
@@ -84,6 +92,9 @@ pub(super) fn processes_are_shared(node: &Node) -> anyhow::Result<()> {
     });
     let pod = run(node, "shared", spec)?;
     pod.until_ready()?;
-    ensure!(pod.execute("b", "ps | grep -c '[s]leep 1111'")? == "1\n", "the other container's process is not visible");
+    ensure!(
+        pod.execute("b", "ps | grep -c '[s]leep 1111'")? == "1\n",
+        "container b does not see the process of container a"
+    );
     pod.remove()
 }

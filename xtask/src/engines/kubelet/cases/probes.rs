@@ -19,7 +19,7 @@ pub(super) fn readiness_follows_the_probe(node: &Node) -> anyhow::Result<()> {
     pod.until("is not ready", |pod| !pod.is_ready())?;
     pod.execute("a", "mv /w/x /w/index.html")?;
     let status = pod.until_ready()?;
-    ensure!(status.restarts("a") == 0, "{} restarts", status.restarts("a"));
+    ensure!(status.restarts("a") == 0, "{} restarts, expected 0", status.restarts("a"));
     pod.remove()
 }
 
@@ -32,7 +32,10 @@ pub(super) fn liveness_restarts(node: &Node) -> anyhow::Result<()> {
     pod.execute("a", "rm /ok")?;
     let status = pod.until("the container runs again", |pod| pod.restarts("a") == 1 && pod.is_ready())?;
     let end = &status.status("a")["lastState"]["terminated"];
-    ensure!(end["exitCode"] == 0 && end["reason"] == "Completed", "lastState is {end}");
+    ensure!(
+        end["exitCode"] == 0 && end["reason"] == "Completed",
+        "lastState {end}, expected Completed with exit code 0"
+    );
     pod.remove()
 }
 
@@ -40,7 +43,7 @@ pub(super) fn startup_restarts(node: &Node) -> anyhow::Result<()> {
     let probe = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2});
     let pod = run(node, "startup", json!({"containers": [container("a", WAIT, json!({"startupProbe": probe}))]}))?;
     let status = pod.until("the container is restarted", |pod| pod.restarts("a") >= 1)?;
-    ensure!(!status.is_ready(), "the pod is ready");
+    ensure!(!status.is_ready(), "the pod is ready although its startup probe fails");
     pod.remove()
 }
 
@@ -54,7 +57,10 @@ pub(super) fn grpc_is_probed(node: &Node) -> anyhow::Result<()> {
     let spec = json!({"containers": [container("a", "", fields), container("control", WAIT, other)]});
     let pod = run(node, "grpc", spec)?;
     let status = pod.until("a container is ready", |pod| pod.status("a")["ready"] == true)?;
-    ensure!(status.status("control")["ready"] == false, "a port without a server is ready");
-    ensure!(status.restarts("a") == 0, "{} restarts", status.restarts("a"));
+    ensure!(
+        status.status("control")["ready"] == false,
+        "a container is ready although no server listens on the probed port"
+    );
+    ensure!(status.restarts("a") == 0, "{} restarts, expected 0", status.restarts("a"));
     pod.remove()
 }

@@ -11,7 +11,10 @@ pub(super) fn exceeded_memory_is_reported(node: &Node) -> anyhow::Result<()> {
     let containers = [container("a", "x=a; while :; do x=$x$x; done", limits)];
     let pod = run(node, "memory", json!({"containers": containers, "restartPolicy": "Never"}))?;
     let end = pod.until_terminated("a")?;
-    ensure!(end["reason"] == "OOMKilled" && end["exitCode"] == 137, "the container ended with {end}");
+    ensure!(
+        end["reason"] == "OOMKilled" && end["exitCode"] == 137,
+        "the container exited with {end}, expected OOMKilled with exit code 137"
+    );
     pod.remove()
 }
 
@@ -28,18 +31,25 @@ pub(super) fn cgroups_follow_the_class(node: &Node) -> anyhow::Result<()> {
     ] {
         let pod = run(node, name, with(resources))?;
         let status = pod.until_ready()?;
-        ensure!(status.0["status"]["qosClass"] == class, "{name}: qosClass is {}", status.0["status"]["qosClass"]);
+        ensure!(
+            status.0["status"]["qosClass"] == class,
+            "{name}: qosClass {}, expected {class}",
+            status.0["status"]["qosClass"]
+        );
         let files =
             [pod.cgroup("memory", directory, None, memory)?, pod.cgroup("memory", directory, Some("a"), memory)?];
         for text in files {
             let is_limited = bytes.map_or(!text.starts_with("33554432"), |bytes| text == bytes);
-            ensure!(is_limited, "{name}: {memory} is {text}");
+            ensure!(is_limited, "{name}: {memory} {text}, expected {}", bytes.unwrap_or("no limit"));
         }
         if class == "Guaranteed" {
             let quota = pod.cgroup("cpu", directory, Some("a"), cpu)?;
-            ensure!(quota.starts_with("20000"), "{name}: {cpu} is {quota}");
+            ensure!(quota.starts_with("20000"), "{name}: {cpu} {quota}, expected 20000");
             let limits = &status.status("a")["resources"]["limits"];
-            ensure!(limits["memory"] == "32Mi" && limits["cpu"] == "200m", "{name}: the status has {limits}");
+            ensure!(
+                limits["memory"] == "32Mi" && limits["cpu"] == "200m",
+                "{name}: limits in the status {limits}, expected 200m and 32Mi"
+            );
         }
         pod.remove()?;
     }
@@ -53,7 +63,7 @@ pub(super) fn statistics_are_served(node: &Node) -> anyhow::Result<()> {
     let summary = || -> anyhow::Result<Option<()>> {
         let summary: Value = serde_json::from_str(&node.get("/stats/summary")?)?;
         let image = &summary["node"]["runtime"]["imageFs"]["usedBytes"];
-        ensure!(image.as_u64().is_some_and(|bytes| bytes > 0), "imageFs.usedBytes is {image}");
+        ensure!(image.as_u64().is_some_and(|bytes| bytes > 0), "imageFs.usedBytes is {image}, expected more than 0");
         let pods = summary["pods"].as_array().context("the summary has no list of pods")?;
         let pod = pods.iter().find(|pod| pod["podRef"]["name"] == "statistics-node");
         let Some(container) = pod.and_then(|pod| pod["containers"][0].as_object()) else { return Ok(None) };

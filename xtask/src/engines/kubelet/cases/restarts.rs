@@ -48,7 +48,7 @@ pub(super) fn log_has_known_errors(node: &Node) -> anyhow::Result<()> {
     };
     let problems = log.lines().filter(is_problem);
     let unknown: Vec<&str> = problems.filter(|line| !KNOWN.iter().any(|known| line.contains(known))).collect();
-    ensure!(unknown.is_empty(), "{} unknown lines:\n{}", unknown.len(), unknown.join("\n"));
+    ensure!(unknown.is_empty(), "{} unexpected errors in the kubelet's log:\n{}", unknown.len(), unknown.join("\n"));
     Ok(())
 }
 
@@ -63,7 +63,7 @@ fn pods(node: &Node, mut disturb: impl FnMut() -> anyhow::Result<()>) -> anyhow:
     let list = || Ok(node.crictl(&["pods", "--quiet"]).ok());
     node.until("the runtime lists its pods", list)?;
     let after = pod.until_ready()?.ids();
-    ensure!(before == after, "the containers were\n{before}and are\n{after}");
+    ensure!(before == after, "containers were replaced. Before:\n{before}after:\n{after}");
     // executord serves calls before its launcher is connected.
     let execute = || Ok(pod.execute("a", "echo runs").is_ok_and(|printed| printed == "runs\n").then_some(()));
     node.until("a command can be executed", execute)?;
@@ -106,6 +106,6 @@ pub(super) fn full_disk_collects_images(node: &Node) -> anyhow::Result<()> {
     let is_removed = || Ok((!node.crictl(&["images", "--output", "json"])?.contains(unused)).then_some(()));
     node.until("the unused image is removed", is_removed)?;
     let after = pod.until_ready()?.ids();
-    ensure!(before == after, "the containers were\n{before}and are\n{after}");
+    ensure!(before == after, "containers were replaced. Before:\n{before}after:\n{after}");
     pod.remove()
 }

@@ -14,7 +14,7 @@ const SECOND: &str = "the-second-value-of-a-secret";
 const ORDINARY: &str = "an-ordinary-variable";
 
 /// CRI rules C51 and C54: only the container has the values. The controls: an ordinary variable is in the log, in the
-/// kubelet's answer and in a file of the host.
+/// kubelet's response and in a file of the host.
 pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Result<()> {
     put(node, "password", FIRST)?;
     let entries = "- {file: /run/db/password, provider: shelf, path: db/password, mode: 0440}\n\
@@ -27,15 +27,21 @@ pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Resul
     let status = pod.until_ready()?;
     let read = "cat /run/db/password; echo $PASSWORD; stat -L -c %a /run/db/password";
     let printed = pod.execute("a", read)?;
-    ensure!(printed == format!("{FIRST}{FIRST}\n440\n"), "the container reads {printed:?}");
-    ensure!(pod.execute("b", "ls /run/db 2>/dev/null; echo $PASSWORD")? == "\n", "the other container has a secret");
+    ensure!(
+        printed == format!("{FIRST}{FIRST}\n440\n"),
+        "in the container: {printed:?}, expected the value twice and mode 440"
+    );
+    ensure!(
+        pod.execute("b", "ls /run/db 2>/dev/null; echo $PASSWORD")? == "\n",
+        "container b has a secret of container a"
+    );
     put(node, "password", SECOND)?;
     node.until("the new value is in the container", || {
         Ok((pod.execute("a", "cat /run/db/password")? == SECOND).then_some(()))
     })?;
 
     let log = pod.log("a")?;
-    ensure!(log.contains("[REDACTED:") && log.contains(ORDINARY), "the log is {log:?}");
+    ensure!(log.contains("[REDACTED:") && log.contains(ORDINARY), "log {log:?}, expected [REDACTED: and {ORDINARY}");
     let id = status.status("a")["containerID"]
         .as_str()
         .context("the container has no id")?
@@ -48,9 +54,9 @@ pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Resul
         ("crictl inspect", node.crictl(&["inspect", &id])?),
         ("crictl inspectp", node.crictl(&["inspectp", sandbox.trim()])?),
     ];
-    ensure!(seen[1].1.contains(ORDINARY), "control failed: the kubelet does not have the variable");
+    ensure!(seen[1].1.contains(ORDINARY), "control failed: the kubelet's list does not contain {ORDINARY}");
     for (what, text) in &seen {
-        ensure!(![FIRST, SECOND].iter().any(|value| text.contains(value)), "{what} has the value: {text}");
+        ensure!(![FIRST, SECOND].iter().any(|value| text.contains(value)), "{what} contains the secret: {text}");
     }
     let directories = ["/var/lib/kubelet", "/var/log/pods"].map(Path::new).map(Path::to_owned);
     let ours = ["cri", "executor", "disk/executor", "executord.log", "executor-cri.log", "kubelet.log"];
@@ -61,9 +67,9 @@ pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Resul
         let arguments = ["-c", &script, "sh"].into_iter().chain(places.iter().map(String::as_str));
         node.output(Path::new("sh"), arguments)
     };
-    ensure!(search(ORDINARY)?.contains("/var/log/pods"), "control failed: the log file does not have the variable");
+    ensure!(search(ORDINARY)?.contains("/var/log/pods"), "control failed: no log file contains {ORDINARY}");
     let found = search(&format!("{FIRST}|{SECOND}"))?;
-    ensure!(found.is_empty(), "the value is in {found}");
+    ensure!(found.is_empty(), "the secret is in {found}");
     pod.remove()
 }
 
@@ -75,12 +81,12 @@ pub(super) fn missing_secret_is_named(node: &Node) -> anyhow::Result<()> {
         pod.status("a")["state"]["waiting"]["reason"] == "CreateContainerError"
     })?;
     let message = failed.status("a")["state"]["waiting"]["message"].as_str().unwrap_or_default();
-    for part in ["config.annotations[secrets.executor.v1/a][0]", "shelf:db/late", "/run/late", "no such file"] {
-        ensure!(message.contains(part), "no {part} in {message:?}");
+    for part in ["config.annotations[secrets.executor.v1/a][0]", "shelf:db/late", "/run/late", "does not exist"] {
+        ensure!(message.contains(part), "the message {message:?} does not contain {part:?}");
     }
     put(node, "late", "a value")?;
     pod.until_ready()?;
-    ensure!(pod.execute("a", "cat /run/late")? == "a value", "the container does not have the value");
+    ensure!(pod.execute("a", "cat /run/late")? == "a value", "/run/late in the container does not contain the secret");
     pod.remove()
 }
 

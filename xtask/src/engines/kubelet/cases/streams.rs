@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::engines::kubelet::pods::{StaticPod, WAIT, container, run};
 use crate::engines::node::Node;
 
-/// Number of lines of a part of the log. A line has 135 bytes in the file, so a part is larger than the kubelet's limit
+/// Number of lines in a part of the log. A line is 135 bytes in the file, so a part is larger than the kubelet's limit
 /// of 1 MiB.
 const LINES: usize = 10_000;
 /// Number of parts of the log. The kubelet keeps five files.
@@ -34,13 +34,13 @@ pub(super) fn rotation_loses_nothing(node: &Node) -> anyhow::Result<()> {
         node.until(&format!("the log is rotated {part} times"), is_rotated)?;
         pod.execute("a", &format!("touch /go{part}"))?;
     }
-    ensure!(shell("ls")?.contains(".gz"), "no file is compressed:\n{}", shell("ls -l")?);
+    ensure!(shell("ls")?.contains(".gz"), "no rotated log file is compressed:\n{}", shell("ls -l")?);
     let read = "for file in 0.log.*; do case $file in *.gz) zcat $file;; *) cat $file;; esac; done && cat 0.log";
     let all = shell(read)?;
     let lines: Vec<&str> = all.lines().collect();
-    ensure!(lines.len() == PARTS * LINES, "{} lines of {} are in the files", lines.len(), PARTS * LINES);
+    ensure!(lines.len() == PARTS * LINES, "the log files have {} lines, expected {}", lines.len(), PARTS * LINES);
     for (number, line) in lines.iter().enumerate() {
-        ensure!(line.contains(&format!(" stdout F {number} x")), "line {number} is {line:?}");
+        ensure!(line.contains(&format!(" stdout F {number} x")), "line {number} is {line:?}, expected number {number}");
     }
     pod.remove()
 }
@@ -52,9 +52,12 @@ pub(super) fn host_port_is_published(node: &Node) -> anyhow::Result<()> {
     pod.until_ready()?;
     let served = || Ok(node.http("GET", "http://192.0.2.2:18080/").ok());
     let served = node.until("the port is served", served)?;
-    ensure!(served == "served\n", "the port serves {served:?}");
+    ensure!(served == "served\n", "response of the host port: {served:?}, expected \"served\\n\"");
     pod.remove()?;
-    ensure!(node.http("GET", "http://192.0.2.2:18080/").is_err(), "the port is still served");
+    ensure!(
+        node.http("GET", "http://192.0.2.2:18080/").is_err(),
+        "the host port still responds after the removal of the pod"
+    );
     Ok(())
 }
 
@@ -67,14 +70,17 @@ pub(super) fn streams_are_connected(node: &Node) -> anyhow::Result<()> {
         let command = "command=sh&command=-c&command=cat%3Bexit%207";
         let url = pod.url("exec", "a", &format!("{command}&input=1&output=1&error=1"));
         let (printed, code) = stream(node, &["exec", transport, "", &url, "stdin", "stdout", "stderr"], "typed\n")?;
-        ensure!(printed == "typed\n" && code == Some(7), "exec over {transport}: {printed:?} and {code:?}");
+        ensure!(
+            printed == "typed\n" && code == Some(7),
+            "exec over {transport}: {printed:?} and exit code {code:?}, expected \"typed\\n\" and 7"
+        );
         // The size arrives after the process has started.
         let script = "until%20stty%20size%20%7C%20grep%20123%3B%20do%20sleep%200.1%3B%20done";
         let url = pod.url("exec", "a", &format!("command=sh&command=-c&command={script}&input=1&output=1&tty=1"));
         let (printed, _) = stream(node, &["exec", transport, "", &url, "stdin", "stdout", "tty"], "")?;
-        ensure!(printed.trim() == "45 123", "a terminal over {transport}: {printed:?}");
+        ensure!(printed.trim() == "45 123", "terminal size over {transport}: {printed:?}, expected 45 123");
         let printed = forward(node, transport, &pod)?;
-        ensure!(printed == "served\n", "port-forward over {transport}: {printed:?}");
+        ensure!(printed == "served\n", "port-forward over {transport}: {printed:?}, expected \"served\\n\"");
     }
     let url = pod.url("attach", "a", "input=1&output=1&error=1");
     let mut attached = node.command(&node.streams);

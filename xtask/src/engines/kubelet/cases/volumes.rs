@@ -37,8 +37,8 @@ pub(super) fn volumes_are_mounted(node: &Node) -> anyhow::Result<()> {
         "cat /pod/name; echo; echo $IP $MEMORY; cat /disk/x/y/c; grep -c '/memory tmpfs.*size=4096k' /proc/mounts";
     let printed = pod.execute("a", read)?;
     let expected = format!("volumes-node\n{} 67108864\nc\n1\n", status.ip());
-    ensure!(printed == expected, "the container reads {printed:?}, not {expected:?}");
-    ensure!(pod.execute("b", "cat /disk/a")? == "a\n", "the containers do not share the volume");
-    ensure!(std::fs::read_to_string(path.join("b"))? == "b\n", "the file is not on the host");
+    ensure!(printed == expected, "in the container: {printed:?}, expected {expected:?}");
+    ensure!(pod.execute("b", "cat /disk/a")? == "a\n", "container b does not see the file /disk/a of container a");
+    ensure!(std::fs::read_to_string(path.join("b"))? == "b\n", "the file b of the hostPath volume is not on the host");
     pod.remove()
 }
