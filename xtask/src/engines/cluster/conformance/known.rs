@@ -27,8 +27,13 @@ const KNOWN: &[Known] = &[
     },
     Known {
         case: "ContainerMetrics",
-        runtime: Some(Kind::Executor),
-        reason: "cAdvisor supports only containerd and CRI-O",
+        runtime: None,
+        reason: "cAdvisor supports only containerd and CRI-O, with cgroups below the root cgroup",
+    },
+    Known {
+        case: "Pod InPlace Resize Container guaranteed qos",
+        runtime: None,
+        reason: "the kubelet's oom_score_adj of -997 needs CAP_SYS_RESOURCE",
     },
     Known {
         case: "PrivilegedPod should enable privileged commands",
@@ -39,11 +44,6 @@ const KNOWN: &[Known] = &[
         case: "will unmask proc mounts if requested",
         runtime: Some(Kind::Executor),
         reason: "the case counts lines with /proc in the mount table; overlayfs lists its layers as /proc/self/fd/NUMBER",
-    },
-    Known {
-        case: "sig-storage, NodeConformance: HostPath",
-        runtime: Some(Kind::Executor),
-        reason: "the cases mount /tmp, which contains executord's directories in the cluster",
     },
 ];
 
