@@ -14,7 +14,7 @@ use crate::engines::cluster::kubectl::{Cluster, output};
 use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
 use crate::engines::node::{BAO_PORT, Node};
 
-/// Program of OpenBao, next to the programs of Kubernetes.
+/// File name of the OpenBao binary, in the directory of the Kubernetes binaries.
 pub(in crate::engines::cluster) const PROGRAM: &str = "openbao";
 /// Configuration that sends tokens to the provider, and allows all service accounts to use all of its secrets.
 const CONFIGURATION: &str = "[cri.csi.tokens]\nbao = \"openbao\"\n[[cri.secrets]]\nservice_accounts = [\"*\"]\n\
