@@ -114,7 +114,8 @@ pub(super) fn provider_is_asked_as_the_pod(cluster: &Cluster) -> anyhow::Result<
     let refused = || {
         let status = space.get(&["pod", "b"])?["status"].take();
         let reason = status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().map(str::to_owned);
-        Ok(reason.filter(|reason| reason.contains("refuses the login at jwt as the workload, with role \"app\"")))
+        let expected = "rejected the login at auth/jwt with the workload's token and role \"app\"";
+        Ok(reason.filter(|reason| reason.contains(expected)))
     };
     let refused = cluster.until("the status names the refused login", refused);
     space.described(refused)?;
