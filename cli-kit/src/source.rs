@@ -147,10 +147,10 @@ pub enum SourceError {
     #[error("{flag} {key}: cannot read {}", .source_name)]
     Read { flag: Flag, key: String, source_name: String, source: io::Error },
     #[error(
-        "{flag} {key}: {source_name} {size}; the limit for all secrets together is {TOTAL_MAX} bytes, \
-         and executord's limit is lower (1,048,576 by default)"
+        "{flag} {key}: {source_name} {size}; {left} of the {TOTAL_MAX} bytes for all secrets of a command are left, \
+         and executord accepts at most 1,048,576 bytes by default"
     )]
-    TooLarge { flag: Flag, key: String, source_name: String, size: String },
+    TooLarge { flag: Flag, key: String, source_name: String, size: String, left: usize },
     #[error("{flag} {key}: {source_name} {why}; only a file may contain such bytes")]
     NoText { flag: Flag, key: String, source_name: String, why: &'static str },
 }

@@ -43,7 +43,7 @@ const FLAGS: [&str; 5] = [
 /// Runtime options. Leaks are not reported. Stack frames of returned functions are kept, so that pointers into them are
 /// reported.
 const RUNTIME: &str = "detect_leaks=0:detect_stack_use_after_return=1:abort_on_error=0";
-/// The runtime's names of the deliberate errors, by number.
+/// AddressSanitizer's name for each deliberate error, indexed by the program's argument.
 const FAULTS: [&str; 4] =
     ["heap-buffer-overflow", "heap-use-after-free", "stack-buffer-overflow", "global-buffer-overflow"];
 const FAULTY: &str = r#"

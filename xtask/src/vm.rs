@@ -1,15 +1,16 @@
 //! `cargo xtask vm-test`: tests the package in a virtual machine, on Debian 12 with systemd, cgroup version 2 and Linux
 //! 6.1.
 //!
-//! Tests on the build machine use its cgroup version and its kernel, and no units. In the virtual machine, the package
-//! is installed, its units are started, restarted and killed under load, the package is removed, and the most important
-//! tests run again. The checks are in `integration/vm/`, one per file. This module creates the machine ([`root`]),
-//! copies the package and the programs into it ([`payload`]), boots it ([`machine`]) and prints the results
-//! ([`report`]). With `--power-cut`, the machine is instead killed repeatedly ([`power_cut`]). With `--memory`, it is
-//! killed once, and all its memory is searched ([`memory`]).
+//! Tests on the build machine cover only its kernel and its cgroup version, and run no systemd units. In the virtual
+//! machine, the package is installed, its units are started, restarted and killed under load, the package is removed,
+//! and the most important tests run again. The checks are in `integration/vm/`, one per file. This module creates the
+//! machine ([`root`]), copies the package and the programs into it ([`payload`]), boots it ([`machine`]) and prints the
+//! results ([`report`]). With `--power-cut`, the machine is instead killed repeatedly ([`power_cut`]). With `--memory`,
+//! it is killed once, and all its memory is searched ([`memory`]).
 //!
-//! The command needs root to create the root file system, and needs Debian's archive once. Nothing is mounted on this
-//! machine and no port is opened; the virtual machine has no network. All files are below `target/vm/`.
+//! The command needs root to create the root file system. The first run downloads packages from the Debian archive.
+//! Nothing is mounted on this machine and no port is opened; the virtual machine has no network. All files are below
+//! `target/vm/`.
 
 mod machine;
 mod memory;

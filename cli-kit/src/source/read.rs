@@ -134,6 +134,7 @@ fn read_one(
         key: key.clone(),
         source_name: source.name(),
         size: size.map_or_else(|| format!("is larger than {left} bytes"), |size| format!("is {size} bytes")),
+        left,
     };
     let failed =
         |error: io::Error| SourceError::Read { flag, key: key.clone(), source_name: source.name(), source: error };

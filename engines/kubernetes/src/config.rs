@@ -238,8 +238,11 @@ impl Rule {
         let Self { annotations, service_accounts, namespaces, provider, paths } = self;
         let mut faults = Vec::new();
         if *annotations != service_accounts.is_empty() {
-            let why = "a rule has either annotations = true or service_accounts";
-            faults.push(format!("annotations: must be {}: {why}", !annotations));
+            let why = match *annotations {
+                true => "must be false if service_accounts is set",
+                false => "must be true if service_accounts is empty",
+            };
+            faults.push(format!("annotations: {why}"));
         }
         if service_accounts.len() > LIST_MAX {
             faults.push(format!(

@@ -182,15 +182,15 @@ pub enum ImageError {
         by: String,
     },
     /// The image is not present, and the pull policy forbids fetching it.
-    #[error("{reference} is not present on this node, and the pull policy is never")]
+    #[error("{reference} is not present on this node, and the pull policy is `never`")]
     NotHere {
         /// Reference in the request.
         reference: String,
     },
     /// The image is present, but its source is not allowed by the policy, and the pull policy forbids fetching it.
     #[error(
-        "{reference} is present, but did not come from a source that this daemon's configuration allows (images.allow, images.signed), and \
-         the pull policy is never"
+        "{reference} is present, but did not come from a source that this daemon's configuration allows \
+         (images.allow, images.signed), and the pull policy is `never`"
     )]
     FromElsewhere {
         /// Reference in the request.

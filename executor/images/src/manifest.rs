@@ -89,8 +89,8 @@ pub(crate) fn check_layer_count(count: usize, what: &str) -> Result<(), ImageErr
         0 => "the image has no layers".to_owned(),
         1..=LAYERS_MAX => return Ok(()),
         _ => format!(
-            "the image has {count} layers; the maximum is {LAYERS_MAX}: build it with fewer, as with `podman build \
-             --squash-all`"
+            "the image has {count} layers; the maximum is {LAYERS_MAX}: build it with fewer, for example with \
+             `podman build --squash-all`"
         ),
     };
     Err(ImageError::Unsupported { what: what.to_owned(), why })

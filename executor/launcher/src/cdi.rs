@@ -106,8 +106,8 @@ fn look_up(
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     let is_roots = access.is_some() || plan.isolation.user_namespace == UserNamespace::Host;
     if by_mode_alone && !reads_and_writes && is_roots {
-        let why = "only the permissions \"rw\" can be enforced on cgroup v2 for a node with an owner or a mode of its own, \
-                   or with the host's user namespace";
+        let why = "permissions other than \"rw\" cannot be enforced on cgroup v2 if the node sets an owner or a mode, \
+                   or the container uses the host's user namespace";
         return Err(Unsupported.because(why));
     }
     let path = node.path.clone();

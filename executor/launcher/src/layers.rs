@@ -302,7 +302,7 @@ impl Layers {
             match Self::start(server, work) {
                 Ok(running) => server.layers().running.push(RunningWork { client, ..running }),
                 Err(error) => {
-                    let answer = LauncherAnswer::Refused(failed("cannot start the process for layers", &error));
+                    let answer = LauncherAnswer::Refused(failed("cannot start the layer worker", &error));
                     client.iter().for_each(|client| {
                         client.answer(answer.clone());
                     });
@@ -355,7 +355,7 @@ impl Layers {
 
 /// Owner of layers. The launcher implements this.
 pub(crate) trait HasLayers {
-    /// Returns the requests and processes for layers.
+    /// Returns the requests and the layer workers.
     fn layers(&mut self) -> &mut Layers;
     /// In a forked child: closes the launcher's resources. Returns true if layers may contain device nodes.
     fn abandon_all(&mut self) -> bool;
@@ -373,14 +373,14 @@ impl LayerWork {
 impl RunningWork {
     /// Returns the sizes that the process has reported.
     fn take_sizes(&self) -> Result<SizeReport, Refused> {
-        let ended = process::wait_for(self.pid).map_err(|error| failed("cannot wait for the measurement", &error))?;
+        let ended = process::wait_for(self.pid).map_err(|error| failed("cannot wait for the layer worker", &error))?;
         let mut buffer = vec![0; ANSWER_MAX];
         if let (ChildExit::Code(0), Ok(Some((length, _)))) = (ended, self.reported.recv(&mut buffer))
             && let Ok(report) = SizeReport::decode(&buffer[..length])
         {
             return Ok(report);
         }
-        Err(Refused::new(Reason::Internal, format!("the process that measures layers exited with {ended}")))
+        Err(Refused::new(Reason::Internal, format!("the layer worker exited with {ended} while measuring layers")))
     }
 
     /// Returns the result of the process. The error is a refusal, and true if the process itself reported it and so has
@@ -395,10 +395,8 @@ impl RunningWork {
         }
         match ended {
             Ok(ChildExit::Code(0)) => Ok(()),
-            Ok(ended) => {
-                Err((Refused::new(Reason::Internal, format!("the process for the layer exited with {ended}")), false))
-            }
-            Err(error) => Err((failed("cannot wait for the process of the layer", &error), false)),
+            Ok(ended) => Err((Refused::new(Reason::Internal, format!("the layer worker exited with {ended}")), false)),
+            Err(error) => Err((failed("cannot wait for the layer worker", &error), false)),
         }
     }
 }

@@ -345,7 +345,7 @@ fn stored_addresses(stored: &Stored, plan: &plan::Plan) -> Result<Addresses, Str
 /// Applies the plan's egress rules to a container on a network.
 fn limit_egress(init: BorrowedFd<'_>, plan: &plan::Plan, network: &str, addresses: &Addresses) -> Result<(), Refused> {
     egress::limit(init, plan, addresses).map_err(|error| {
-        let what = if plan.connectivity.egress { "egress cannot be limited" } else { "egress cannot be closed" };
+        let what = if plan.connectivity.egress { "cannot restrict egress" } else { "cannot block egress" };
         let refused = failed(what, &error);
         Refused::new(Reason::Precondition, format!("network `{network}`: {}", refused.message))
     })

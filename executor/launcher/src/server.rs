@@ -127,7 +127,7 @@ enum Event {
     ShimEnded(i32),
     /// The shim with this pid sent a message or closed its socket.
     Report(i32),
-    /// A process that unpacks or removes layers has exited.
+    /// A layer worker has exited.
     Layer,
     /// A supervisor of an exec process sent a message or exited.
     Exec,
@@ -135,7 +135,7 @@ enum Event {
     WarmContainer,
     /// A signing process has exited.
     Signer,
-    /// A process for networks has exited.
+    /// A network worker has exited.
     NetworkTask,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! RUN_DIR/skeleton/          0711   root file system of every warm container: empty directories as mount points
-//! RUN_DIR/shells/NAME/       0750   libcontainer's files, and then the container's run directory, until it is renamed
-//! STATE_DIR/shells/NAME/     0750   the container's state directory, until it is renamed
-//! CGROUP_PARENT/.shell-NAME         cgroup of the warm container, and later of its container
+//! RUN_DIR/shells/NAME/       0750   libcontainer's files; becomes the container's run directory and is renamed
+//! STATE_DIR/shells/NAME/     0750   becomes the container's state directory and is renamed
+//! CGROUP_PARENT/.shell-NAME         cgroup of the warm container, which the launched container keeps
 //! ```
 
 mod premade;

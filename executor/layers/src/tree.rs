@@ -127,7 +127,8 @@ impl Tree {
 
     /// Opens the parent directory of a path, and returns it with the last component. Creates missing directories.
     fn parent<'a>(&mut self, path: &[&'a [u8]]) -> Result<(OwnedFd, &'a [u8]), UnpackError> {
-        let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
+        let replaces_root = || UnpackError::entry(b"/", "would replace the root directory");
+        let (name, dirs) = path.split_last().ok_or_else(replaces_root)?;
         if let Ok(dir) = self.straight(dirs) {
             return Ok((dir, name));
         }

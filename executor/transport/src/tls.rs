@@ -197,7 +197,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
 enum Broken {
     /// The client disconnected.
     Gone(String),
-    /// TLS or a certificate was rejected.
+    /// The handshake failed or a certificate was rejected.
     Refused(rustls::Error),
 }
 

@@ -87,7 +87,7 @@ pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
 
 fn flatten(mut origin: Origin, node: Node, found: &mut Vec<Located>, report: &mut Report) {
     if !matches!(node.value, Value::Map(_)) {
-        report.refuse(&origin, "", "P3", format!("is {}; an object is a mapping", node.value.kind()));
+        report.refuse(&origin, "", "P3", format!("is {}; an object must be a mapping", node.value.kind()));
         return;
     }
     let text = |name: &str| node.get(name).and_then(Node::text).unwrap_or_default().to_owned();

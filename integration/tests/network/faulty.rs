@@ -72,7 +72,7 @@ fn container_fails_if_egress_stays_open() {
     std::fs::write(network.dir().join("net.d/10-test.conf"), list.to_string()).unwrap();
     let daemon = network.daemon("allow_egress = true");
     let refused = daemon.api.run(sleeping("closed", &rootfs)).unwrap_err();
-    assert!(refused.message().contains("network `test`: egress cannot be closed: "), "{refused:?}");
+    assert!(refused.message().contains("network `test`: cannot block egress: "), "{refused:?}");
     assert_eq!(network.calls(), ["ADD takes netns", "DEL takes netns"]);
     assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
     daemon.api.run(RunRequest { egress: true, ..sleeping("control", &rootfs) }).unwrap();

@@ -248,7 +248,7 @@ fn forged_descriptors_are_refused() {
         (theirs.as_fd(), [plan_fd, sealed.as_fd(), files], "sealed for writing"),
         (theirs.as_fd(), [plan_fd, process, sealed.as_fd()], "sealed for writing"),
         (theirs.as_fd(), [plan_fd, read_only.as_fd(), files], "not open for reading and writing"),
-        (theirs.as_fd(), [pipe.as_fd(), process, files], "not a memory file"),
+        (theirs.as_fd(), [pipe.as_fd(), process, files], "not a memfd"),
         (stream.as_fd(), [plan_fd, process, files], "not a unix socket"),
         (pipe.as_fd(), [plan_fd, process, files], "not a unix socket"),
     ];

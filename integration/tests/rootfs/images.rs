@@ -30,7 +30,7 @@ fn registry_image_is_pulled_and_run() {
 
     // The image is not stored, and the option forbids fetching it.
     let refused = agent(&["run", "--pull", "never", &name]);
-    assert!(refused.status == 125 && refused.stderr.contains("pull policy is never"), "{refused:?}");
+    assert!(refused.status == 125 && refused.stderr.contains("pull policy is `never`"), "{refused:?}");
     let pulled = agent(&["image", "pull", &name]);
     assert_eq!(stdout(&pulled), format!("{digest}\n"));
     // Progress is reported to the end, even if the pull was fast.

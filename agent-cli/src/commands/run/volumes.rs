@@ -156,7 +156,7 @@ fn volume(text: &str) -> Result<VolumeMount, String> {
 fn bind_option(volume: &mut VolumeMount, option: &str) -> Result<(), String> {
     let read_only = option == "rro";
     let path = by_path(volume).ok_or_else(|| {
-        let known = "use ro or rw, or for a path of the host rro, rbind, rprivate, rslave, rshared, suid or dev";
+        let known = "use ro or rw; a host path also accepts rro, rbind, rprivate, rslave, rshared, suid and dev";
         format!("unknown option {option:?}; {known}")
     })?;
     match option {

@@ -53,7 +53,10 @@ impl PodToken {
         }
         let Some(audience) = audiences.get(provider) else {
             if !role.is_empty() {
-                let why = format!("provider {} is not in cri.csi.tokens, so no login has a role", quoted(provider));
+                let why = format!(
+                    "needs provider {} in cri.csi.tokens: a role applies only to logins with pod tokens",
+                    quoted(provider)
+                );
                 violations.add("volumeAttributes.role", why);
             }
             return None;
@@ -113,7 +116,7 @@ mod tests {
             ("other", "", &[(TOKENS, JSON)], "no token of the pod for the audience \"x\""),
             ("cluster", "", &[(TOKENS, JSON)], "the token for the audience \"\" may only contain visible ASCII"),
             ("vault", "a\nb", &[(TOKENS, JSON)], "volumeAttributes.role: contains a control character"),
-            ("files", "app", &[(TOKENS, JSON)], "provider \"files\" is not in cri.csi.tokens"),
+            ("files", "app", &[(TOKENS, JSON)], "needs provider \"files\" in cri.csi.tokens"),
         ] {
             let error = read(provider, role, secrets).unwrap_err();
             assert!(error.contains(expected) && !error.contains("hunter2"), "{expected}: {error}");

@@ -26,7 +26,7 @@ pub struct RestartPolicy {
     pub mode: RestartMode,
     /// Delay before the second consecutive restart, doubled for each further restart. The first restart is immediate.
     pub delay_min: Duration,
-    /// Maximum delay. A run that lasts twice this time resets the sequence.
+    /// Maximum delay. A run that lasts twice this time resets the back-off.
     pub delay_max: Duration,
 }
 
@@ -39,7 +39,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Returns the duration of a run that resets the sequence of consecutive restarts (the kubelet's rule).
+    /// Returns how long a run must last to reset the back-off, as in the kubelet.
     pub fn reset_after(&self) -> Duration {
         self.delay_max * 2
     }

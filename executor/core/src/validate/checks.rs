@@ -118,7 +118,7 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
         }
     }
     if is_startup && check.unhealthy_threshold != 0 {
-        let why = "cannot be set for a startup check: checks.start_timeout limits its failures";
+        let why = "cannot be set for a startup check, which may fail until checks.start_timeout";
         report.add(of("unhealthy_threshold"), Conflict.because(why));
     }
     if let Some(fault) = super::log_source_fault(&check.log_source) {

@@ -27,7 +27,8 @@ const ANNOTATION_NAME_MAX: usize = 317;
 /// Checks the settings. The caller checks that the network is a network of the node.
 pub(super) fn check(options: &CniOptions, policy: &Policy, report: &mut Report) {
     if !policy.cni_args {
-        report.add("cni", NotAllowed.because("is not allowed by this daemon's configuration (policy.cni_args = true)"));
+        let why = "is not allowed by this daemon's configuration; set policy.cni_args = true to allow it";
+        report.add("cni", NotAllowed.because(why));
     }
     check_arguments(&options.arguments, report);
     if let Some(bandwidth) = &options.bandwidth {

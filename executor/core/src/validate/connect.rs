@@ -10,8 +10,8 @@ use super::{Policy, Violation};
 pub fn connect_port(port: u32, policy: &Policy) -> Result<u16, Vec<Violation>> {
     let mut violations = Vec::new();
     if !policy.allow_connect {
-        let why = "connections to ports in pods are not allowed by this daemon's configuration \
-                   (policy.allow_connect = true)";
+        let why = "connections to ports in pods are not allowed by this daemon's configuration; set \
+                   policy.allow_connect = true to allow them";
         violations.push(Violation::new("start", NotAllowed.because(why)));
     }
     let valid = u16::try_from(port).ok().filter(|port| *port > 0);

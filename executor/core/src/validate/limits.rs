@@ -171,7 +171,7 @@ fn check(limits: &Limits, unlimited: Unlimited, policy: &Policy, report: &mut Re
     }
     let absent = [("limits.unlimited_memory", unlimited.memory), ("limits.unlimited_pids", unlimited.pids)];
     for (field, _) in absent.into_iter().filter(|(_, is_absent)| *is_absent && !policy.allow_no_limits) {
-        let why = "is not allowed by this daemon's configuration (policy.allow_no_limits = true)";
+        let why = "is not allowed by this daemon's configuration; set policy.allow_no_limits = true to allow it";
         report.add(field, NotAllowed.because(why));
     }
     let parts = [

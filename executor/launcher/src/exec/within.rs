@@ -97,8 +97,7 @@ impl Entrant<'_> {
         payload: &MemFile,
     ) -> Result<Fork, (&'static str, io::Error)> {
         let ExecTarget { record, init, namespaces, oom_score_adj, .. } = self.target;
-        process::die_with(self.supervisor)
-            .map_err(|error| ("request SIGKILL for the exit of the supervisor", error))?;
+        process::die_with(self.supervisor).map_err(|error| ("set the parent-death signal", error))?;
         // First of all: from now on the container's limits apply, and killing the container kills this process.
         let join = || self.host.hierarchies.join(&record.cgroup);
         self.cgroup.map_or_else(join, |cgroup| cgroup.join(join)).map_err(|error| ("join the cgroup", error))?;
@@ -144,7 +143,7 @@ impl Entrant<'_> {
             .map_err(|error| StartFailure::new("close descriptors", error))?;
         // Set this before waiting: if the supervisor has already exited, `go` never arrives.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-            .map_err(|error| StartFailure::new("request SIGKILL for the exit of the supervisor", error))?;
+            .map_err(|error| StartFailure::new("set the parent-death signal", error))?;
         let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("wait for the supervisor", error))?;
         if go.is_none() {
             process::exit_now(127);

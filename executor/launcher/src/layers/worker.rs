@@ -138,20 +138,20 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<Opt
         setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
         Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)
     };
-    start().map_err(host("cannot set up the process for layers"))?;
+    start().map_err(host("cannot set up the layer worker"))?;
     match work {
         LayerWork::Unpack { diff_id, compression, parents, bytes_max, blob } => {
             let request = Request { diff_id, compression, blob, parents: &parents, limits: limits(bytes_max), devices };
             let prepared = request.prepare(store)?;
-            confine(devices).map_err(host("cannot confine the process for layers"))?;
+            confine(devices).map_err(host("cannot confine the layer worker"))?;
             prepared.run().map(|_| None)
         }
         LayerWork::Clear(names) => {
-            confine(false).map_err(host("cannot confine the process for layers"))?;
+            confine(false).map_err(host("cannot confine the layer worker"))?;
             store.clear(&names).map(|()| None).map_err(host("cannot clear the layer store"))
         }
         LayerWork::Measure(trees) => {
-            confine(false).map_err(host("cannot confine the process for layers"))?;
+            confine(false).map_err(host("cannot confine the layer worker"))?;
             store.measure(&trees).map(|sizes| Some(sizes.into())).map_err(host("cannot measure the layer store"))
         }
     }

@@ -125,7 +125,7 @@ impl<'a> Listing<'a> {
             }
         }
         if left_out > 0 {
-            let why = format!("{}: {left_out} networks are not listed; at most {CNI_NETWORKS_MAX} are", dir.display());
+            let why = format!("{}: {left_out} networks were omitted; the maximum is {CNI_NETWORKS_MAX}", dir.display());
             self.warnings.insert(0, why);
         }
     }

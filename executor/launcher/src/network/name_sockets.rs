@@ -41,10 +41,7 @@ fn refused(gateway: IpAddr, kind: SockType, error: &io::Error) -> Refused {
     let protocol = if kind == SockType::Stream { "TCP" } else { "UDP" };
     let port = SocketAddr::new(gateway, NAMES_PORT);
     if error.kind() == io::ErrorKind::AddrInUse {
-        let why = format!(
-            "another program has the {protocol} port {port}; let that program listen on the addresses that it needs \
-             instead of on all"
-        );
+        let why = format!("another program already listens on {protocol} {port}; restrict it to specific addresses");
         return Refused::new(Reason::Precondition, why);
     }
     Refused::new(Reason::Internal, format!("{protocol} port {port}: {}", plain(error)))

@@ -330,8 +330,8 @@ impl Maker<'_> {
         })?;
         if !read_only && !is_out_of_reach(&opened, path).map_err(|error| failed(name, &error))? {
             return Err(unfit(Unsuitable.because(format!(
-                "`{name}`: users of the host could run set-user-id programs of root that a container leaves in {}; \
-                 make a directory above it accessible only to root (mode 0700), or mount its file system with nosuid",
+                "`{name}`: host users could run setuid-root programs that a container creates in {}; make a parent \
+                 directory accessible only to root (mode 0700), or mount the file system with nosuid",
                 path.display()
             ))));
         }

@@ -66,7 +66,7 @@ impl Server {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
             (work @ Some(_), Some(exec)) => self.exec(exec, work, fds),
-            _ => Err(Refused::new(Reason::Invalid, "an archive request must have a process, and be get or put")),
+            _ => Err(Refused::new(Reason::Invalid, "an archive request needs a process and the work `get` or `put`")),
         }
     }
 

@@ -208,7 +208,7 @@ impl NetworkTasks {
                 client.answer_with_fds(answer, &fds);
             } else {
                 let exit = exit.map_or_else(|error| error.to_string(), |exit| exit.to_string());
-                let why = format!("the process of a network task exited without a reply ({exit})");
+                let why = format!("the network worker exited without a reply ({exit})");
                 log::line(Level::Error, "", &why);
                 client.answer(LauncherAnswer::Refused(Refused::new(Reason::Internal, why)));
             }
@@ -255,7 +255,7 @@ impl Server {
             match self.start_network_task(&task) {
                 Ok(running) => self.network_tasks.running.push(RunningTask { client, ..running }),
                 Err(error) => {
-                    let refused = failed("cannot start the process for networks", &error);
+                    let refused = failed("cannot start the network worker", &error);
                     if task.kind() == Kind::Detach {
                         self.network_tasks.detach_later();
                     }

@@ -53,7 +53,7 @@ pub(super) fn wait_for_start(ready: &mut Ready, control: &mut Control, signals: 
         }
         control.tidy();
         if events.contains(&Event::InitEnded) {
-            decision = Some(Err(not_started("the first process was killed before it was started")));
+            decision = Some(Err(not_started("init was killed before the container started")));
         }
     }
     decision.unwrap_or(Ok(()))

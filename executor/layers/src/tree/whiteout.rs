@@ -36,7 +36,8 @@ impl Tree {
     /// # Errors
     /// Returns an error if an I/O operation fails.
     pub fn hide(&mut self, path: &[&[u8]]) -> Result<(), UnpackError> {
-        let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
+        let removes_root = || UnpackError::entry(b"/", "is the root directory, which a whiteout cannot remove");
+        let (name, dirs) = path.split_last().ok_or_else(removes_root)?;
         let full = joined(path);
         let failed = || format!("cannot create the whiteout of `{}`", shown(&full));
         let walked = self.walk(dirs, false)?;

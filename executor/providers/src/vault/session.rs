@@ -237,7 +237,7 @@ impl Vault {
                 let path = format!("/v1/auth/{mount}/login");
                 self.logged_in(client, &path, Body::json(fields)).await.map_err(|error| match error.kind {
                     ErrorKind::Denied => {
-                        let why = format!("{} as the workload, with role {role:?}", error.why);
+                        let why = format!("{} with the workload's token and role {role:?}", error.why);
                         FetchError { why, ..error }
                     }
                     _ => error,
@@ -277,9 +277,10 @@ impl Vault {
         let question = VaultRequest { method: hyper::Method::POST, path, body };
         let mut answer = self.send(&client, None, &question).await.map_err(|error| match error.kind {
             ErrorKind::Unavailable => error,
-            _ => {
-                FetchError::new(ErrorKind::Denied, format!("{} refuses the login at {}", self.origin, self.auth_mount))
-            }
+            _ => FetchError::new(
+                ErrorKind::Denied,
+                format!("{} rejected the login at auth/{}", self.origin, self.auth_mount),
+            ),
         })?;
         let login: Login =
             answer.login().ok_or_else(|| FetchError::unavailable("the response to a login has no token"))?;

@@ -87,7 +87,7 @@ fn options(args: &FilesArgs, play: &str) -> Result<String, KubeError> {
 
 fn absolute(path: &Path) -> Result<String, KubeError> {
     if path == Path::new("-") {
-        let message = "standard input cannot be played by a unit: name a file".into();
+        let message = "a unit cannot read standard input: name a file".into();
         return Err(KubeError::Input { path: path.to_owned(), message });
     }
     let whole: PathBuf = path.canonicalize().map_err(|source| KubeError::Read { path: path.to_owned(), source })?;

@@ -98,7 +98,7 @@ fn host_users_cannot_reach_setuid_programs() {
         allow(mode);
         let (code, violations) = refused(&daemon, plant());
         assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].host.name"), "{mode:o}");
-        assert!(violations[0].1.contains("set-user-id programs"), "{violations:?}");
+        assert!(violations[0].1.contains("setuid-root programs"), "{violations:?}");
         let volume = super::read_only(named("shared", "/data"));
         said(&daemon, with(&[volume], sh("ls /data").rootfs(&rootfs.reference())));
     }

@@ -300,7 +300,7 @@ fn used_port_leaves_no_name_server() {
     };
     assert_eq!(resolv("without"), "");
     let inspected = cli::run(&world.daemon.socket(), &["network", "inspect", "bridge"]).stdout;
-    let warning = "containers have no name server: another program has the UDP port 10.61.0.1:53";
+    let warning = "containers have no name server: another program already listens on UDP 10.61.0.1:53";
     assert!(inspected.contains(warning), "{inspected}");
     assert!(world.daemon.setup().logged().contains(warning));
     // Without the executor's name server, the host's port is closed to containers like other host ports.

@@ -101,10 +101,10 @@ fn workloads_log_in_themselves() {
     for token in [issuer.token("other", 600), issuer.token("app", -3600), stranger] {
         let refused = daemon.api.run(request("w", &[&token])).unwrap_err();
         assert!(
-            refused.code() == Code::PermissionDenied && refused.message().contains("refuses the login"),
+            refused.code() == Code::PermissionDenied && refused.message().contains("rejected the login at auth/"),
             "{refused}"
         );
-        assert!(refused.message().contains("with role \"app\""), "{refused}");
+        assert!(refused.message().contains("with the workload's token and role \"app\""), "{refused}");
         assert!(!format!("{refused:?}").contains(token.token.rsplit('.').next().unwrap()), "{refused:?}");
     }
     let first = issuer.token("app", 600);

@@ -13,11 +13,14 @@ use executor_proto::v1::{self, egress_rule};
 pub(crate) fn rules(rules: &[v1::EgressRule], violations: &mut Vec<Violation>) -> Vec<EgressRule> {
     let elements = |rule: &v1::EgressRule| rule.destinations.len().saturating_add(rule.ports.len());
     // Reject an overlong list as a whole: otherwise each of its elements could be a violation.
-    if rules.len() > EGRESS_RULES_MAX || rules.iter().map(elements).any(|count| count > EGRESS_ELEMENTS_MAX) {
-        let why = format!(
-            "has {} entries; at most {EGRESS_RULES_MAX} are allowed, with {EGRESS_ELEMENTS_MAX} combinations in total",
-            rules.len()
-        );
+    let overlong = if rules.len() > EGRESS_RULES_MAX {
+        Some(format!("has {} entries; at most {EGRESS_RULES_MAX} are allowed", rules.len()))
+    } else {
+        rules.iter().map(elements).find(|count| *count > EGRESS_ELEMENTS_MAX).map(|count| {
+            format!("has a rule with {count} destinations and ports; at most {EGRESS_ELEMENTS_MAX} are allowed")
+        })
+    };
+    if let Some(why) = overlong {
         violations.push(Violation::new("egress_rules", TooMany.because(why)));
         return Vec::new();
     }

@@ -193,9 +193,9 @@ impl HostPathVolume<'_> {
             };
         if !is_safe {
             let why = format!(
-                "`{}`: users of the host could run set-user-id programs of root that a container leaves there; make a \
-                 directory above {} accessible only to root (mode 0700), mount its file systems with nosuid, or permit \
-                 it with `suid = true` in the entry of policy.host_paths",
+                "`{}`: host users could run setuid-root programs that a container creates there; make a parent \
+                 directory of {} accessible only to root (mode 0700), mount its file systems with nosuid, or set \
+                 `suid = true` in the entry of policy.host_paths",
                 self.shown(),
                 rule.path.display()
             );
@@ -203,18 +203,17 @@ impl HostPathVolume<'_> {
         }
         let own = table.iter().find(|mount| mount.id == id);
         let (shared, slave) = own.map_or((false, false), |mount| (mount.shared, mount.slave));
-        let (fits, needed) = match propagation {
+        let (fits, fault) = match propagation {
             Propagation::Private => (true, ""),
-            Propagation::HostToContainer => (shared || slave, "neither shared nor a slave"),
-            Propagation::Bidirectional => (shared, "not shared"),
+            Propagation::HostToContainer => {
+                (shared || slave, "neither shared nor a slave, so the host's mounts do not propagate")
+            }
+            Propagation::Bidirectional => (shared, "not shared, so the container's mounts do not propagate"),
         };
         if fits {
             return Ok(());
         }
-        let why = format!(
-            "the mount that contains `{}` is {needed}: no mount propagates (mount --make-shared)",
-            self.shown()
-        );
+        let why = format!("the mount that contains `{}` is {fault}; run mount --make-shared", self.shown());
         Err(self.unfit("propagation", Unsuitable.because(why)))
     }
 

@@ -353,10 +353,9 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
         GenerationRoom::None => Err(no_memory(record, new)),
         GenerationRoom::Later => {
             let why = format!(
-                "{} earlier generations of the files of container {} are kept for programs that have just opened \
-                 them; they are wiped within {} ms",
-                lingering.0,
+                "container {} still has {} old generations of its files; try again in {} ms",
                 record.plan.id,
+                lingering.0,
                 OLD_GENERATION_LIFETIME.as_millis()
             );
             Err(Refused::new(Reason::Busy, why))
@@ -396,7 +395,7 @@ fn room(
 
 fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
     let why = format!(
-        "is {}; too little of the limit is unused for {new} more bytes of secret files",
+        "is {}; too little memory is free for {new} more bytes of secret files",
         record.plan.limits.memory_bytes
     );
     Refused::from_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])

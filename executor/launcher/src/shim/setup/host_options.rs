@@ -35,8 +35,8 @@ pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
         if !host.policy.ulimits_max.contains_key(&ulimit.name) {
             let (name, hard) = (&ulimit.name, ulimit.hard);
             let why = format!(
-                "is {hard}; the launcher's own hard limit is {own}, and the daemon's configuration has no higher one \
-                 (ulimits_max.{name})"
+                "is {hard}, above the launcher's hard limit of {own}; set ulimits_max.{name} in the daemon's \
+                 configuration to allow more"
             );
             violations.push(Violation::new(format!("ulimits[{index}].hard"), NotAllowed.because(why)));
         }
@@ -45,7 +45,7 @@ pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
         && let Err((index, error)) = ulimits::raise(&options.ulimits)
     {
         let why = format!(
-            "is {}, above the launcher's own hard limit; raising the limit failed ({}) and requires CAP_SYS_RESOURCE",
+            "is {}, above the launcher's hard limit; raising the limit failed ({}) and requires CAP_SYS_RESOURCE",
             options.ulimits[index].hard,
             plain(&error)
         );

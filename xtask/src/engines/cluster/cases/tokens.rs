@@ -14,7 +14,7 @@ use crate::engines::cluster::kubectl::{Cluster, output};
 use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
 use crate::engines::node::{BAO_PORT, Node};
 
-/// Program of OpenBao, next to the programs of Kubernetes.
+/// File name of the OpenBao binary, in the directory of the Kubernetes binaries.
 pub(in crate::engines::cluster) const PROGRAM: &str = "openbao";
 /// Configuration that sends tokens to the provider, and allows all service accounts to use all of its secrets.
 const CONFIGURATION: &str = "[cri.csi.tokens]\nbao = \"openbao\"\n[[cri.secrets]]\nservice_accounts = [\"*\"]\n\
@@ -114,7 +114,8 @@ pub(super) fn provider_is_asked_as_the_pod(cluster: &Cluster) -> anyhow::Result<
     let refused = || {
         let status = space.get(&["pod", "b"])?["status"].take();
         let reason = status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().map(str::to_owned);
-        Ok(reason.filter(|reason| reason.contains("refuses the login at jwt as the workload, with role \"app\"")))
+        let expected = "rejected the login at auth/jwt with the workload's token and role \"app\"";
+        Ok(reason.filter(|reason| reason.contains(expected)))
     };
     let refused = cluster.until("the status names the refused login", refused);
     space.described(refused)?;
