@@ -70,6 +70,27 @@ fn a_printed_secret_reaches_no_log() {
     }
 }
 
+/// A program may pause within a value, after its first 32 bytes, for longer than other output is held back. The control:
+/// after a pause within the first bytes, the value is not found.
+#[test]
+fn pause_within_a_value_does_not_show_it() {
+    const VALUE: &str = "paused-canary-0123456789abcdef0123456789abcdef";
+    let daemon = Daemon::start();
+    let printing = |id: &str, first: usize| {
+        let script =
+            format!("v=$(cat /etc/cf-service-bindings/v); printf %.{first}s $v; sleep 1; echo ${{v#??????????");
+        let rest = "?".repeat(first - 10);
+        let request = sh(&format!("{script}{rest}}}")).id(id).file("v", VALUE.as_bytes());
+        daemon.api.run_to_end(request);
+        logs(&daemon, id)
+    };
+    let (reported, on_disk) = printing("late", 32);
+    assert_eq!(reported, "[REDACTED:v]\n");
+    assert!(!on_disk.contains("canary"), "{on_disk}");
+    let (reported, _) = printing("early", 20);
+    assert_eq!(reported, format!("{VALUE}\n"), "control failed");
+}
+
 /// Redaction `auto` masks values of at least 8 bytes and warns about shorter values. `all` masks values of at least 4
 /// bytes. A public file is never masked.
 #[test]

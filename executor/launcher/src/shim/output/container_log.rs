@@ -40,6 +40,11 @@ use crate::log::{self, Level};
 /// Held-back output is written after this time without further output. The time is long enough for a program that
 /// writes a line in parts, and short enough for a client that follows the log.
 const FLUSH_DELAY: Duration = Duration::from_millis(200);
+/// The same for output of at least [`LIKELY_VALUE`] bytes that a value starts with: on a busy machine, a program may pause
+/// within a value.
+const LIKELY_VALUE_DELAY: Duration = Duration::from_secs(5);
+/// Length in bytes from which the start of a value is no coincidence.
+const LIKELY_VALUE: usize = 32;
 
 /// Output pipes and log file of a container.
 pub(crate) struct Log {
@@ -382,8 +387,9 @@ impl Log {
             pipe.masked.push(self.masking.redactor(), bytes, &mut masked);
             self.pass_on(pipe, &masked);
         }
-        let is_held = pipe.masked.held() > 0 || !pipe.torn.is_empty();
-        pipe.flush_at = is_held.then(|| Instant::now() + FLUSH_DELAY);
+        let held = pipe.masked.held();
+        let delay = if held >= LIKELY_VALUE { LIKELY_VALUE_DELAY } else { FLUSH_DELAY };
+        pipe.flush_at = (held > 0 || !pipe.torn.is_empty()).then(|| Instant::now() + delay);
     }
 
     /// Sends output to clients and the log. For the log, an incomplete character at its end is held back, so that no
