@@ -39,7 +39,7 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
                 RootfsEntry::Directory => {}
                 RootfsEntry::Missing => return Ok(Ok(Some(prefix.to_owned()))),
                 RootfsEntry::Symlink => {
-                    let why = format!("`{}`: `{}` is a symbolic link in the rootfs", path.display(), prefix.display());
+                    let why = format!("`{}`: {} is a symbolic link in the rootfs", path.display(), prefix.display());
                     return Ok(Err(why));
                 }
                 RootfsEntry::File | RootfsEntry::Special => {
@@ -67,7 +67,7 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         let shown = path.display();
         Ok(match self.entry(path)? {
             RootfsEntry::Missing | RootfsEntry::File => Ok(None),
-            RootfsEntry::Symlink => Err(format!("`{shown}` is a symbolic link in the rootfs")),
+            RootfsEntry::Symlink => Err(format!("{shown} is a symbolic link in the rootfs")),
             RootfsEntry::Directory => Err(format!("`{shown}` is a directory in the rootfs")),
             RootfsEntry::Special => Err(format!("`{shown}` is a device, a socket or a pipe in the rootfs")),
         })
