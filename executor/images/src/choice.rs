@@ -228,7 +228,7 @@ mod tests {
         let nested = index(&[entry(1, json!({}))]);
         search.add(&nested, chain(DEPTH_MAX)).unwrap();
         let deep = search.add(&nested, chain(DEPTH_MAX + 1)).unwrap_err();
-        assert!(deep.to_string().contains("more than 3 deep"), "{deep}");
+        assert!(deep.to_string().contains("more than 3 levels deep"), "{deep}");
         let mut search = Search::new(Host::here(), "x");
         // Each of many candidates is an index with many other candidates.
         let wide: Vec<Value> = (0..MANIFESTS_MAX).map(|number| entry(number, json!({}))).collect();

@@ -146,7 +146,7 @@ mod tests {
             ("echo the vault is locked; exit 3", "the vault is locked"),
             (r#"echo '{"Username":"u","Secret":canary}'"#, "not JSON"),
             (r#"echo '{"Username":"","Secret":"canary"}'"#, "the user name is empty"),
-            ("yes canary", "more than"),
+            ("yes canary", "larger than"),
         ];
         for (text, expected) in table {
             let reported = asked(text).unwrap_err();

@@ -163,7 +163,7 @@ mod tests {
         let (home, large) = with(&[], "");
         let sparse = File::options().write(true).open(home.path().join(DIRECTORY).join(LIST)).unwrap();
         sparse.set_len(LIST_BYTES_MAX + 1).unwrap();
-        assert!(large.list().unwrap_err().to_string().contains("at most"));
+        assert!(large.list().unwrap_err().to_string().contains("the maximum is"));
     }
 
     /// If a file is truncated while it is read, the result is an error, and not a shorter response.

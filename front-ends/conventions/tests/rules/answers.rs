@@ -251,7 +251,7 @@ async fn rule_15_a_template_is_bounded() {
         Vec::new()
     };
     let reported = World::default().convention("a", "", blow).refused(&app()).await;
-    assert!(reported.starts_with("convention a: status.template: has 2097"), "{reported}");
+    assert!(reported.starts_with("convention a: status.template: is 2097"), "{reported}");
     let many: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let all: Vec<Value> = (0..201).map(|n| json!({"name": format!("c{n}")})).collect();
         template["spec"]["containers"] = all.into();

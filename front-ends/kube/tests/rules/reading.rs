@@ -94,7 +94,7 @@ fn p5_sizes() {
     assert!(checked(&data(1 << 20), Strictness::Strict, &options()).is_ok());
     refuses(&data((1 << 20) + 1), "P5 : has 1048577 bytes of data");
     let annotated = pod("", "").replace("a\\nb", &"x".repeat(262_144));
-    refuses(&annotated, "P5 metadata.annotations: have 262148");
+    refuses(&annotated, "P5 metadata.annotations: is 262148");
     refuses(&data(3 << 20), "P2 : has");
 }
 
