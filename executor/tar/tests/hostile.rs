@@ -122,7 +122,11 @@ fn hostile_archive_is_refused() {
         ("long link of 2 MiB", extension(b'K', &[b'a'; 2 << 20], 2 << 20), long),
         ("records of 2 MiB", extension(b'x', &[b'a'; 2 << 20], 2 << 20), long),
         ("global records of 2 MiB", extension(b'g', &[b'a'; 2 << 20], 2 << 20), long),
-        ("long name and no entry", [extension(b'L', b"long", 4), END.to_vec()].concat(), "no entry follows the last extension header"),
+        (
+            "long name and no entry",
+            [extension(b'L', b"long", 4), END.to_vec()].concat(),
+            "no entry follows the last extension header",
+        ),
         ("extension headers only", extension(b'L', b"long", 4).repeat(20), "9 extension headers before"),
         ("record without length", record(b"path=x\n"), "a record without length, key or end"),
         ("record beyond the header", record(b"99 path=x\n"), "a record without length, key or end"),

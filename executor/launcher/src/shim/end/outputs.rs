@@ -156,7 +156,7 @@ fn take_all(
                 store.take(path, mode, &file.into(), &mut || attention.poll());
             }
             Ok(Some((OutputMessage::File { path, .. }, None))) => {
-                store.skip(path, "the file's descriptor could not be passed")
+                store.skip(path, "the file's descriptor could not be passed");
             }
             Err(why) => break why,
         }
