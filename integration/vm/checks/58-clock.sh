@@ -260,7 +260,7 @@ at 'a new pod is probed'
 has "$(caller || true)" 'client.crt is expired or not valid yet'
 has "$(journalctl -b -u executord -n 60 --no-pager -o cat)" "the caller's certificate is not valid yet"
 daemons
-has "$(pull || true)" 'certificate not valid yet'
+has "$(pull || true)" 'certificate is not valid before'
 unharmed back-restarted
 
 right
