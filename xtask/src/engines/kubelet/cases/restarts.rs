@@ -8,7 +8,7 @@ use crate::engines::node::Node;
 
 /// Parts of the kubelet's error messages that occur with every runtime: about features that this host does not have,
 /// settings that need an API server, and errors that the cases cause.
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 24] = [
     // Features that this host does not have.
     "Failed to set rlimit on max file handles",
     "Failed to ensure process in container with oom score",
@@ -32,6 +32,8 @@ const KNOWN: [&str; 23] = [
     "context canceled",
     "container not running",
     "Probe errored",
+    // The kubelet lists the directory of static pods between the removal of a file and its event.
+    "doesn't exist in cache",
     // A container that the kubelet has just removed.
     "rpc error: code = NotFound desc = there is no container with the id",
     // cAdvisor watches the cgroups of executed processes, which end soon.
