@@ -142,8 +142,8 @@ impl Client {
         answer.map(Response::into_inner).map_err(|status| self.error(&status))
     }
 
-    /// Repeats a call until executord responds, also if the connection breaks or executord restarts. Only for calls
-    /// that are safe to repeat. The call is repeated after each status for which `away` returns true.
+    /// Makes a call, and repeats it as long as it fails with a status for which `away` returns true, such as the status of
+    /// a broken connection. The call must be idempotent, because executord may receive it more than once.
     pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,

@@ -294,8 +294,8 @@ pub enum Layout {
     Writable,
 }
 
-/// A process to run in the container. The process of a single run action has the id `main`. In an action tree, the id
-/// of a process is the path of its run action.
+/// A process to run in the container. Its id is `main` for a single run action, and the path of the run action in an
+/// action tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedProcess {
     /// Process id, unique within the container.

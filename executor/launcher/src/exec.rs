@@ -7,9 +7,9 @@
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
 //!   supervisor   sends the pipes or the terminal to executord, wipes the payload, waits
 //! ```
-//! executord reads and writes the process's pipes or terminal directly. The supervisor runs outside of the container
-//! and reports the exit status of the process. If executord exits, the supervisor kills the process. If the supervisor
-//! exits, the kernel kills the process, and the launcher kills the process's descendants.
+//! executord reads and writes the process's pipes or terminal directly. The supervisor runs outside of the container. It
+//! reports the exit status of the process, and kills the process if executord exits. If the supervisor itself exits, the
+//! kernel kills the process, and the launcher kills the descendants of the process.
 //!
 //! The process has its own cgroup below the container's, in which the supervisor finds its descendants. The descendants
 //! are killed after the process has exited ([ADR

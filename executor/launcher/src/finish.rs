@@ -37,7 +37,7 @@ const CGROUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit for killed processes to release their leases on secret files.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Poll interval for released leases.
+/// Poll interval for released leases: the kernel does not report when a lease is released.
 const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Value of [`Remains::by`] if the container's own shim completes the container.

@@ -56,7 +56,8 @@ impl TarError {
     }
 }
 
-/// For callers that return I/O errors, and for [`crate::Content`].
+/// Converts the error for callers that return I/O errors, such as [`crate::Content`]. An error of the source is returned
+/// unchanged, and every other error has the kind [`io::ErrorKind::InvalidData`].
 impl From<TarError> for io::Error {
     fn from(error: TarError) -> Self {
         match error {

@@ -180,7 +180,7 @@ fn the_other_commands() {
     daemon.api.started(sleeper("more"));
     assert_eq!(run(&socket, &["signal", "more", "SIGKILL"]).status, 0);
     assert_eq!(run(&socket, &["wait", "more"]).status, 137);
-    assert_eq!(run(&socket, &["rm", "web", "more", "nobody"]).status, 125, "one of the containers does not exist");
+    assert_eq!(run(&socket, &["rm", "web", "more", "absent"]).status, 125, "`absent` does not exist");
     daemon.api.started(sleeper("forced"));
     assert_eq!(run(&socket, &["rm", "-f", "forced", "done"]).stdout, "forced\ndone\n");
     assert_eq!(daemon.api.ids(), [""; 0]);

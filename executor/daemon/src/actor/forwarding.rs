@@ -17,7 +17,7 @@ use crate::model::container::{Handle, Presence};
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
-/// Interval at which sent positions are saved.
+/// Interval at which sent positions are saved: a save for each line would cost a write to disk.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of saves between two reports of drops.
 const REPORT: u32 = 10;

@@ -28,7 +28,7 @@ const PARALLEL_DEFAULT: u32 = 16;
 const PARALLEL_MAX: u32 = 1000;
 /// Maximum length of a drain or health reason, in bytes.
 const REASON_MAX: usize = 1024;
-/// Minimum interval between two progress messages.
+/// Minimum interval between two progress messages, so that many exits cause few messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The cell service on a node.

@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 
-/// Minimum interval between two progress messages of a pull.
+/// Minimum interval between two progress messages of a pull, which progresses with each chunk.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for the next chunk of an archive.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);

@@ -34,7 +34,7 @@ use crate::requests::references;
 
 /// Time limit for retries if the shim is busy. Old generations are removed within half a second.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two requests to a busy shim.
+/// Pause between two requests to a busy shim, which does not report when it is free.
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Maximum number of times that a list is rebuilt because of another daemon's concurrent update.
 const STALE_MAX: u32 = 5;

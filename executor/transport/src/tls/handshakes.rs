@@ -1,8 +1,8 @@
 //! Limits concurrent handshakes, and connections per address, before clients are authenticated.
 //!
 //! A handshake keeps its slot for at least [`LIFETIME_MIN`], so that distant callers can complete their handshakes. If
-//! all slots are in use, a new handshake replaces one that has lasted longer. If there is none, the new client is
-//! refused. Some slots are reserved for addresses from which a client authenticated recently, so that unauthenticated
+//! all slots are in use, a new handshake replaces one that is older than this time. If no handshake is older, the new
+//! client is refused. Some slots are reserved for addresses from which a client authenticated recently, so that unauthenticated
 //! clients cannot lock out such callers, regardless of the number of addresses that they use. If one address has many
 //! handshakes, only some of them keep their slots for the minimum time, so that a few addresses cannot lock out others.
 

@@ -20,7 +20,7 @@ pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<St
     Ok(report.hits.iter().map(ToString::to_string).collect())
 }
 
-/// Returns the secrets that a process still has in memory after [`WIPE_TIMEOUT`]. Returns earlier if there are none.
+/// Waits up to [`WIPE_TIMEOUT`] until the memory of a process contains no secret. Returns the remaining secrets.
 pub(crate) fn kept(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let end = Instant::now() + WIPE_TIMEOUT;
     loop {

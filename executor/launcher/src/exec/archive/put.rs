@@ -277,8 +277,8 @@ fn times(Time { seconds, nanoseconds }: Time) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// Returns the path of an archive entry, relative to the directory. Returns `None` if the path escapes the directory,
-/// and an empty path for the directory itself.
+/// Returns the path of an archive entry, relative to the directory. The path of the directory itself is empty. Returns
+/// `None` if the path escapes the directory.
 fn names(path: &[u8]) -> Option<PathBuf> {
     let mut names = PathBuf::new();
     for name in path.split(|byte| *byte == b'/') {
