@@ -1,10 +1,11 @@
 //! Follows executord: reads the state of pods and containers at the start, and then the events (rules C14, C43).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use executor_client::v1::event::Kind;
+use executor_client::v1::{Container, Pod};
 use executor_client::{Code, Error, ListFilter, PodFilter};
 use tokio::time::sleep;
 
@@ -124,19 +125,24 @@ async fn follow_from(node: &Arc<Node>, cursor: &mut u64) -> Result<(), Error> {
 async fn recover_states(node: &Arc<Node>) -> Result<u64, Error> {
     let cursor = node.client.info().await?.cursor;
     delete_unfinished(node);
-    // List the records first: an object that is created later is in none of these lists and is not considered lost.
+    // List the records first, and consider only their objects: an object that is created later is not lost, and the
+    // state in the response can be that of an unfinished attempt with the same id, which has been deleted since.
     let (sandboxes, containers) = (node.store.sandboxes.all(), node.store.containers.all());
     let pods = node.client.pods().list(&PodFilter::default()).await?;
     let runs = node.client.list(&ListFilter::default()).await?;
-    let (has_pod, has_run): (BTreeSet<String>, BTreeSet<String>) =
-        (pods.iter().map(|pod| pod.id.clone()).collect(), runs.iter().map(|run| run.id.clone()).collect());
-    runs.into_iter().for_each(|run| record_container(node, run));
-    pods.into_iter().for_each(|pod| record_pod(node, pod));
-    for container in containers.iter().filter(|container| !has_run.contains(&container.record.id)) {
-        record_container_lost(node, &container.record.id);
+    let mut pods: BTreeMap<String, Pod> = pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect();
+    let mut runs: BTreeMap<String, Container> = runs.into_iter().map(|run| (run.id.clone(), run)).collect();
+    for id in containers.iter().map(|container| &container.record.id) {
+        match runs.remove(id) {
+            Some(run) => record_container(node, run),
+            None => record_container_lost(node, id),
+        }
     }
-    for sandbox in sandboxes.iter().filter(|sandbox| !has_pod.contains(&sandbox.record.id)) {
-        record_pod_lost(node, &sandbox.record.id);
+    for id in sandboxes.iter().map(|sandbox| &sandbox.record.id) {
+        match pods.remove(id) {
+            Some(pod) => record_pod(node, pod),
+            None => record_pod_lost(node, id),
+        }
     }
     Ok(cursor)
 }
