@@ -2,7 +2,7 @@
 //!
 //! The input is the `.proto` files under `executor/v1`. The output is the generated types, the service's client and
 //! server, and the descriptor set for gRPC reflection. Messages that can carry a secret have no derived `Debug`; the
-//! hand-written ones in [`v1`] print names and sizes.
+//! hand-written implementations in [`v1`] print names and sizes.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -194,7 +194,7 @@ mod tests {
     fn a_wiped_message_holds_no_secret() {
         let mut message = request();
         let has = |message: &RunRequest| message.encode_to_vec().windows(6).any(|window| window == b"canary");
-        assert!(has(&message), "the control");
+        assert!(has(&message), "control failed");
         message.wipe();
         assert!(!has(&message), "{message:?}");
     }

@@ -15,7 +15,7 @@ fn a_wipe_covers_the_spare_capacity() {
     let mut bytes = vec![0; 64];
     bytes[..20].copy_from_slice(b"a secret of 20 bytes");
     bytes.truncate(8);
-    assert!(memory(&mut bytes).starts_with(b"a secret of 20 bytes"), "the control: the end is in the spare capacity");
+    assert!(memory(&mut bytes).starts_with(b"a secret of 20 bytes"), "control failed: the text is not in the memory");
     let (start, capacity) = (bytes.as_ptr(), bytes.capacity());
     executor_proto::wipe(&mut bytes);
     assert!(bytes.is_empty());

@@ -288,7 +288,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
         let here = self.here();
         match &self.node.value {
             _ if self.is_hole() => visitor.visit_str(""),
-            // As in Go.
+            // As in Go, null is the empty string.
             Value::Null => visitor.visit_str(""),
             Value::Text(text) => Self::locate(visitor.visit_str(text), here),
             _ => Err(self.wrong("a string")),

@@ -29,7 +29,8 @@ pub fn lenient<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) 
 /// Indents continuation lines more than their key or element, and replaces tabs within braces and brackets with spaces.
 /// The number of lines stays the same.
 fn mended(text: &str) -> Zeroizing<String> {
-    // At most twice the text; reserved in one allocation, so that no copy of a Secret stays in freed memory.
+    // The result has at most twice the length of the text. It is reserved in one allocation, so that no copy of a
+    // Secret stays in freed memory.
     let mut room = text.len();
     let mut all = Zeroizing::new(String::with_capacity(text.len() + room));
     let mut open = Open::default();
@@ -68,7 +69,7 @@ fn value_of(mut content: &str, mut indent: usize) -> (&str, usize) {
         Some('#') => "",
         Some('{' | '[') => content,
         Some(quote @ ('"' | '\'')) => match end(&content[1..], quote) {
-            // A quoted key, or a complete quoted text.
+            // The text is a quoted key or a complete quoted value.
             Some(at) => content[1 + at..].trim_start_matches(' ').strip_prefix(':').unwrap_or_default(),
             None => content,
         },
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(added("- \"one\ntwo\\\"\nthree\"\n- - k: 'x\n  '\n"), [0, 3, 3, 0, 3]);
         assert_eq!(added("\"key\": \"one\ntwo\"\n\"k\": \"one\"\n'l': 'one\ntwo'\n"), [0, 1, 0, 0, 1]);
         assert_eq!(added("a: don't\nb: 5\" x\nc: 'x' # it's\n# it's: \"a\nd: e\n"), [0; 5]);
-        // Text after `|` is left alone.
+        // Text after `|` is not changed.
         assert_eq!(added("- a: |-\n    b: \"c\n\n    d\n  e: \"f\ng\"\n"), [0, 0, 0, 0, 0, 3]);
         assert_eq!(added("a: >\n  b: 'c\nd: 'e\nf'\n"), [0, 0, 0, 1]);
         assert_eq!(added("a: {b: 'one\ntwo',\nc: d}\ne: f\n"), [0, 1, 1, 0]);

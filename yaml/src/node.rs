@@ -83,7 +83,7 @@ impl Node {
     }
 
     /// Returns the items of a list of Kubernetes objects: an object with `items` whose kind ends in `List`. An item
-    /// that has neither kind nor `apiVersion` gets those of the list, as in a `ConfigMapList`.
+    /// that has neither kind nor `apiVersion` gets both from the list, as in a `ConfigMapList`.
     ///
     /// # Errors
     /// Returns the node if it is not such a list.
@@ -196,7 +196,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Kind of a fault, for callers that tolerate some.
+/// Kind of a fault, for callers that tolerate some kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// A value of the wrong kind or form.

@@ -18,14 +18,14 @@ pub struct Limits {
     pub bytes: usize,
     /// Maximum nesting of lists and mappings.
     pub depth: usize,
-    /// Maximum number of values, including those that aliases copy.
+    /// Maximum number of values, including values that aliases copy.
     pub nodes: usize,
     /// Maximum total number of bytes of text that aliases copy.
     pub copied_bytes: usize,
 }
 
 impl Limits {
-    /// Limits of a Kubernetes object: the 3 MiB of a request to an API server (P5).
+    /// Limits of a Kubernetes object: the 3 MiB of a request to an API server (rule P5).
     pub const OBJECT: Self = Self { bytes: 3 << 20, depth: 100, nodes: 500_000, copied_bytes: 4 << 20 };
 }
 
@@ -57,7 +57,7 @@ const DUPLICATES_MAX: usize = 100;
 /// is not of YAML's core, or exceeds a limit.
 pub fn parse(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError> {
     if text.len() > limits.bytes {
-        let message = format!("is {} bytes; the maximum is {}", text.len(), limits.bytes);
+        let message = format!("the document is {} bytes; the maximum is {}", text.len(), limits.bytes);
         return Err(SyntaxError { place: Place { line, column: 1 }, message });
     }
     lenient(text, |text| tree(text, line, limits))
@@ -78,7 +78,7 @@ fn tree(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError>
     for next in Parser::new_from_str(text) {
         let (event, span) = next.map_err(|error| SyntaxError {
             place: Place { line: error.marker().line() + shift, column: error.marker().col() + 1 },
-            message: format!("is not YAML: {}", error.info()),
+            message: format!("the text is not YAML: {}", error.info()),
         })?;
         let place = Place { line: span.start.line() + shift, column: span.start.col() + 1 };
         builder.event(event, place).map_err(|message| SyntaxError { place, message })?;
@@ -146,7 +146,7 @@ impl Builder<'_> {
                 let Weight { nodes, bytes, levels } = anchored.weight;
                 let total = self.nodes.saturating_add(nodes);
                 if self.open.len() + levels > self.limits.depth {
-                    return Err(format!("is nested deeper than {} levels", self.limits.depth));
+                    return Err(format!("values are nested deeper than {} levels", self.limits.depth));
                 }
                 self.copied = self.copied.saturating_add(bytes);
                 if self.copied > self.limits.copied_bytes {
@@ -182,7 +182,7 @@ impl Builder<'_> {
                 self.start(place, anchor, Holds::Map { entries, index, merged: Vec::new(), key: None })
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
-            // Ends of documents, and comments.
+            // Ignore ends of documents, and comments.
             _ => Ok(()),
         }
     }
@@ -209,7 +209,7 @@ impl Builder<'_> {
     fn start(&mut self, place: Place, anchor: usize, holds: Holds) -> Result<(), String> {
         self.count(1)?;
         if self.open.len() >= self.limits.depth {
-            return Err(format!("is nested deeper than {} levels", self.limits.depth));
+            return Err(format!("values are nested deeper than {} levels", self.limits.depth));
         }
         if self.takes_key() {
             return Err("a key is not a scalar".into());
@@ -229,7 +229,7 @@ impl Builder<'_> {
         let value = match holds {
             Holds::List(list) => Value::List(list),
             Holds::Map { mut entries, mut index, merged, .. } => {
-                // The mapping's own keys have priority over merged ones; of several merged mappings the first has
+                // The mapping's own keys have priority over merged keys; of several merged mappings the first has
                 // priority.
                 for source in merged {
                     let sources = match source.value {
@@ -300,7 +300,7 @@ impl Builder<'_> {
 }
 
 fn too_many(limits: &Limits) -> String {
-    format!("has more than {} values, copies by aliases included", limits.nodes)
+    format!("the document has more than {} values, including copies by aliases", limits.nodes)
 }
 
 fn weigh(node: &Node) -> Weight {
@@ -345,30 +345,31 @@ fn core(tag: Option<&Tag>) -> Result<Option<Cow<'_, str>>, String> {
     }
     tag.suffix_in_namespace("tag:yaml.org,2002:")
         .map(Some)
-        .ok_or_else(|| "has a tag that is not a standard YAML tag".to_owned())
+        .ok_or_else(|| "the tag is not a standard YAML tag".to_owned())
 }
 
 fn core_tag(tag: Option<&Tag>, expected: &str) -> Result<(), String> {
     match core(tag)?.as_deref() {
         None => Ok(()),
         Some(name) if name == expected || name == "str" => Ok(()),
-        Some(_) => Err("has a tag that does not match its value".into()),
+        Some(_) => Err("the tag does not match its value".into()),
     }
 }
 
 fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
     let as_text = || Value::Text(Zeroizing::new(text.to_owned()));
-    let not_finite = |_| "is a number that JSON cannot represent".to_owned();
+    let not_finite = |_| "the value is a number that JSON cannot represent".to_owned();
     let resolved = || scalar::resolve(text).map_err(not_finite);
-    let wrong = || "has a tag that does not match its value".to_owned();
+    let wrong = || "the tag does not match its value".to_owned();
     Ok(match core(tag)?.as_deref() {
         None if style == ScalarStyle::Plain => resolved()?,
         None | Some("str") => as_text(),
         Some("binary") => {
             let packed: Zeroizing<String> = Zeroizing::new(text.split_ascii_whitespace().collect());
-            let bytes =
-                base64::engine::general_purpose::STANDARD.decode(&*packed).map_err(|_| "is not base64".to_owned())?;
-            let text = String::from_utf8(bytes).map_err(|_| "is binary data that is not UTF-8".to_owned())?;
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(&*packed)
+                .map_err(|_| "the value is not base64".to_owned())?;
+            let text = String::from_utf8(bytes).map_err(|_| "the value is binary data that is not UTF-8".to_owned())?;
             Value::Text(Zeroizing::new(text))
         }
         Some("int") => match resolved()? {

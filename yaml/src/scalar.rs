@@ -93,7 +93,7 @@ fn is_float(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Kubernetes objects, P2.
+    /// Rule P2: plain scalars are resolved as go-yaml version 2 resolves them.
     #[test]
     fn p2_scalars() {
         let shown = |text: &str| match resolve(text) {

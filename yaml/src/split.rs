@@ -53,7 +53,7 @@ pub fn parts(text: &str) -> impl Iterator<Item = Part<'_>> {
 mod tests {
     use super::*;
 
-    /// Kubernetes objects, P1: a stream is split at lines beginning with `---`; empty documents are skipped.
+    /// Rule P1: a stream is split at lines that begin with `---`, and empty documents are skipped.
     #[test]
     fn p1_documents() {
         let text = "# comment\n---\na: 1\n--- # second\nb: |\n  x\n---\n\n---\n---\nc: 3";

@@ -1,4 +1,5 @@
-//! Limits (alias bombs, depth, sizes), duplicate keys, merges, modes, and faults with their places.
+//! Tests limits (alias bombs, depth, sizes), duplicate keys, merges, modes, and the places of faults. The rules are in
+//! docs/guides/kube-rules.md.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -16,9 +17,10 @@ fn refused(text: &str) -> String {
     format!("{}: {error}", error.place)
 }
 
-/// Billion laughs: each level copies the previous one nine times.
+/// Rule P5: copies by aliases are limited. In the "billion laughs" attack, each level copies the previous level nine
+/// times.
 #[test]
-fn p4_bombs_of_aliases_are_refused() {
+fn p5_alias_bombs_are_refused() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let before = vec![format!("*a{}", level - 1); 9].join(", ");
@@ -33,7 +35,7 @@ fn p4_bombs_of_aliases_are_refused() {
         merges.push_str(&format!("m{level}: &m{level} {{<<: *m{0}, c: *m{0}, d: *m{0}}}\n", level - 1));
     }
     assert!(parse(&merges, 1, &Limits::OBJECT).is_err());
-    // Control: ordinary use of aliases.
+    // As a control, ordinary use of aliases is accepted.
     let node = tree("base: &base {a: 1, b: 2}\nuse: [*base, {<<: *base, b: 3}]\n");
     let Value::List(list) = &node.get("use").unwrap().value else { panic!("a list") };
     assert!(matches!(list[0].get("b").unwrap().value, Value::Int(2)));
@@ -132,7 +134,7 @@ fn p3_faults_of_values_and_unknown_fields() {
     assert_eq!((value.name, value.size, value.run), (None, None, None));
 }
 
-/// P1: a merge key may have its explicit tag.
+/// Rule P1: a merge key may have its explicit tag.
 #[test]
 fn p1_merges_may_have_their_tag() {
     let node = tree("a: &a {c: 1, d: 2}\nb:\n  !!merge <<: *a\n  d: 3\n");
@@ -142,7 +144,7 @@ fn p1_merges_may_have_their_tag() {
     assert!(refused("a: !!merge x").contains("does not match its value"));
 }
 
-/// P2: each of the three usual notations of a mode gives the same mode.
+/// Rule P2: each of the three usual notations of a mode gives the same mode.
 #[test]
 fn p2_modes() {
     for (text, mode) in [("0644", 420), ("0o644", 420), ("420", 420), ("400", 400)] {
@@ -158,7 +160,7 @@ fn a_place_is_found_by_its_path() {
     assert!(!format!("{node:?} {:?}", node.value).contains('x'));
 }
 
-/// P1: tabs within braces and brackets are space, as for go-yaml.
+/// Rule P1: tabs within braces and brackets are space, as for go-yaml.
 #[test]
 fn p1_tabs_in_flow_are_space() {
     for text in [
@@ -184,7 +186,7 @@ fn p1_tabs_in_flow_are_space() {
     assert!(refused("a:\n\tb: 1\n").contains("not YAML"));
 }
 
-/// P1: quoted text may continue at the column of its key, as for go-yaml.
+/// Rule P1: quoted text may continue at the column of its key, as for go-yaml.
 #[test]
 fn p1_quoted_text_continues_at_its_key() {
     for text in ["a: \"one\ntwo\"\nb: 1\n", "a: 'one\ntwo'\nb: 1\n", "a:\n  \"one\ntwo\"\nb: 1\n"] {
@@ -194,12 +196,12 @@ fn p1_quoted_text_continues_at_its_key() {
     }
     let node = tree("a:\n- b: \"one\n\n  two\"\n  c: x\n");
     assert_eq!(node.at("a[0].b").unwrap().text(), Some("one\ntwo"));
-    // Places after such a line are those of the file.
+    // Places after such a line are correct positions in the file.
     let error = parse("a: \"one\ntwo\"\nb: [\n", 10, &Limits::OBJECT).unwrap_err();
     assert!(error.place.line >= 12, "{error:?}");
 }
 
-/// P3: as in Go, null is empty text, and a null quantity is 0.
+/// Rule P3: as in Go, null is empty text, and a null quantity is 0.
 #[test]
 fn p3_null_is_an_empty_text() {
     let decoded = decode::<Thing>(&tree("map: {a: null, b: x, c: ~, d: }\nname: null\n"));

@@ -179,7 +179,7 @@ fn parse_ipv4(text: &str) -> Result<Ipv4Net, String> {
     }
     let ip = net.network();
     if ip.is_loopback() || ip.is_multicast() || ip.is_link_local() || ip.is_unspecified() || ip.octets()[0] >= 240 {
-        return Err("is not a range of unicast addresses".into());
+        return Err("must not be a loopback, multicast, link-local, unspecified or reserved range".into());
     }
     Ok(net)
 }
@@ -192,7 +192,7 @@ fn parse_ipv6(text: &str) -> Result<Ipv6Net, String> {
     }
     let ip = net.network();
     if ip.is_multicast() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.to_ipv4_mapped().is_some() {
-        return Err("is not a range of unicast addresses".into());
+        return Err("must not be a multicast, link-local, unspecified or IPv4-mapped range".into());
     }
     Ok(net)
 }
@@ -315,7 +315,7 @@ mod tests {
                  `.` and `-`, and no leading `.`",
                 "networks.a-name-that-is-long.ipv6 = x: use an IPv6 network, for example fd00:62::/64",
                 "networks.b.ipv4 = 10.1.0.1/16: has host bits set; use 10.1.0.0/16",
-                "networks.b.ipv6 = fe80::/64: is not a range of unicast addresses",
+                "networks.b.ipv6 = fe80::/64: must not be a multicast, link-local, unspecified or IPv4-mapped range",
                 "networks.b.mtu = 1000: use 1280 to 65535, or 0 for the MTU of the host's default route",
             ]
         );

@@ -4,9 +4,9 @@
 //! reserved -> initializing -> created -> running -> (stopping) -> wiping -> completed
 //!     \____________\____________\___________\___________\__________^
 //! ```
-//! After every failure, the container passes `wiping`. A report of a shim or a record may skip states that the daemon
-//! missed while it was not running. Reports may also be duplicated or late. [`advance`] returns the states that are
-//! passed, in order, so that a client sees each state once and none after `completed`.
+//! After every failure, the container goes through the state `wiping`. A report of a shim or a record may skip states
+//! that the daemon missed while it was not running. Reports may also be duplicated or late. [`advance`] returns the
+//! states that the container goes through, in order, so that a client sees each state once and none after `completed`.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,9 +30,9 @@ pub enum State {
     Completed,
 }
 
-/// Returns the states that a container passes after `from`, up to and including `reported`; none if `reported` is not
-/// later than `from`. `ran` is true if the process was started. Such a container passes `running`, even if the process
-/// exited before `running` was reported.
+/// Returns the states that a container goes through after `from`, up to and including `reported`; none if `reported` is
+/// not later than `from`. `ran` is true if the process was started. Such a container goes through `running`, even if
+/// the process exited before `running` was reported.
 pub fn advance(from: State, reported: State, ran: bool) -> impl Iterator<Item = State> {
     let is_passed = move |state| match state {
         State::Reserved => false,

@@ -62,7 +62,8 @@ pub const LOG_RATE_MAX: i64 = 1 << 50;
 pub const EGRESS_RULES_MAX: usize = 1000;
 /// Maximum number of combinations of destination and ports in a container's egress rules.
 pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
-/// Maximum grace period, and maximum time limit of an executed process: 7 days. Kubernetes has pods with a day.
+/// Maximum grace period, and maximum time limit of an executed process: 7 days. Some Kubernetes pods have a grace
+/// period of a day.
 pub const GRACE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Minimum memory limit, in bytes: not even an empty container starts with less.
 pub const MEMORY_MIN: u64 = 2 << 20;

@@ -239,7 +239,7 @@ mod tests {
             for (index, (from, _)) in kept.iter().enumerate() {
                 let mut sum = 0;
                 for (to, length) in &kept[index..] {
-                    // Before this entry, which may be longer than the remaining amount.
+                    // The sum excludes this entry, which may be longer than the remaining amount.
                     proptest::prop_assert!(sum * SECOND <= bytes * SECOND + bytes * (to - from));
                     sum += length;
                 }

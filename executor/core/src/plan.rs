@@ -171,7 +171,7 @@ pub enum Principal {
 pub struct UserRef {
     /// User id or name.
     pub user: Principal,
-    /// Selects whether a process gets the groups that the container's /etc/group lists for its user.
+    /// Group id or name; if unset, the user's own group. See [`Memberships`] for the groups of /etc/group.
     pub group: Option<Principal>,
 }
 
@@ -250,10 +250,10 @@ impl PlannedFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redaction {
-    /// Values of 8 bytes or more.
+    /// Mask values of 8 bytes or more.
     #[default]
     Auto,
-    /// Values of 4 bytes or more.
+    /// Mask values of 4 bytes or more.
     All,
     /// Mask nothing.
     None,
@@ -288,7 +288,7 @@ pub struct WritableFiles {
 /// Layout of secret files in their file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Generations, read-only for the process: one rename replaces the old generation by the new one.
+    /// Generations, read-only for the process: one rename replaces the old generation with the new generation.
     Generations,
     /// Each file at its own path, writable by the process, with a second name that the process cannot remove.
     Writable,
@@ -351,8 +351,8 @@ pub struct Plan {
     pub labels: BTreeMap<String, String>,
     /// Secret files. If the container has a runtime token, the last file holds the token.
     pub files: Vec<PlannedFile>,
-    /// Directories that hold only secret files. A directory is mounted as a whole if they are missing in the root file
-    /// system.
+    /// Directories that hold only secret files. A directory that is missing in the root file system is mounted as a
+    /// whole.
     #[serde(default)]
     pub file_directories: Vec<PathBuf>,
     /// Set if the process may change its secret files; otherwise they are read-only.

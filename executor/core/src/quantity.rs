@@ -1,4 +1,4 @@
-//! Parses Kubernetes quantities exactly (rule P50), for example `100m`, `1.5Gi` or `1e3`.
+//! Parses Kubernetes quantities exactly (rule P50 of docs/guides/kube-rules.md), for example `100m`, `1.5Gi` or `1e3`.
 
 /// A quantity in thousandths, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,8 +83,7 @@ impl Quantity {
         self.millis < 0
     }
 
-    /// Returns the quotient, rounded up (Kubernetes rule P21). `None` if the quantity is negative or the divisor is not
-    /// positive.
+    /// Returns the quotient, rounded up (rule P21). `None` if the quantity is negative or the divisor is not positive.
     pub fn divided_by(self, divisor: Self) -> Option<u64> {
         if divisor.millis <= 0 || self.millis < 0 {
             return None;

@@ -128,7 +128,7 @@ pub struct ContainerRecord<P = Plan> {
     pub begun_at: Timestamp,
     /// State at the time of writing.
     pub state: State,
-    /// Identity of the shim, which differs from that of a later process with the same id.
+    /// Identity of the shim. A later process with the same process id has a different identity.
     pub shim: ProcessIdentity,
     /// Path of the cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
@@ -276,13 +276,13 @@ pub struct Failure {
 /// Durations of a container's phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
-    /// From the start of the shim until the container is prepared.
+    /// Time from the start of the shim until the container is prepared.
     pub prepare: Duration,
-    /// From the end of `prepare` until the program runs.
+    /// Time from the end of `prepare` until the program runs.
     pub start: Duration,
-    /// From the end of `start` until the process exits.
+    /// Time from the end of `start` until the process exits.
     pub run: Duration,
-    /// From the end of `run` until everything is wiped and the exit is reported.
+    /// Time from the end of `run` until everything is wiped and the exit is reported.
     pub finish: Duration,
 }
 

@@ -25,9 +25,9 @@ pub const REFERENCES_MAX: usize = 256;
 /// Maximum size of a value of a reference, in bytes.
 pub const REFERENCE_VALUE_MAX: usize = 1 << 20;
 
-/// Longest token of a workload, in bytes.
+/// Maximum length of a workload's token, in bytes.
 pub const PROVIDER_TOKEN_MAX: usize = 16 * 1024;
-/// Longest role of a login, in bytes.
+/// Maximum length of a login's role, in bytes.
 pub const PROVIDER_ROLE_MAX: usize = 256;
 /// Maximum number of tokens in a request.
 pub const PROVIDER_TOKENS_MAX: usize = 64;
@@ -111,10 +111,10 @@ pub fn check_reference_path(path: &str) -> Result<(), FieldFault> {
     }
 }
 
-/// Checks a token with which a provider is asked as the workload.
+/// Checks a token with which a workload logs in at a provider.
 ///
 /// # Errors
-/// Returns an error if the token is empty or too long, or contains another character than visible ASCII. The error does
+/// Returns an error if the token is empty or too long, or contains characters other than visible ASCII. The error does
 /// not contain the token.
 pub fn check_provider_token(token: &str) -> Result<(), FieldFault> {
     match token.len() {

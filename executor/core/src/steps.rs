@@ -10,8 +10,8 @@
 //! | download, upload | with the transfer | `Failed to download ARTIFACT: reason`; cancelled |
 //! | serial | at the first error, or after the last action; when cancelled, with the running action | that error |
 //! | parallel | when all have ended | all errors, joined by `; ` |
-//! | codependent | when all have ended; the others are cancelled when one ends | always: `Codependent step exited`, and
-//! the others | | try | with its action | none |
+//! | codependent | when all have ended; the first end cancels the others | `Codependent step exited`; all errors |
+//! | try | with its action | none |
 //! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
 //! | emit_progress | with its action | the error of its action |
 //!

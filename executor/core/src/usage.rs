@@ -66,7 +66,7 @@ pub struct LayerUsage {
 /// Pressure stall information of a cgroup.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct Pressure {
-    /// At least one process waited.
+    /// Stalls in which at least one process waited.
     #[prost(message, required, tag = "1")]
     pub some: Stall,
     /// Stalls in which all non-idle processes waited.

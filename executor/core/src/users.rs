@@ -100,7 +100,7 @@ pub fn resolve(
 }
 
 /// Resolves a user of the host, by name or number, to uid and gid. A number without an entry gets the group of the same
-/// number. In a container, it would get group 0, but the host's group 0 can read files of root.
+/// number. In a container, it would get group 0, but the host's group 0 can read files that root owns.
 ///
 /// # Errors
 /// Returns the name if the file has no such user.

@@ -454,7 +454,7 @@ impl Actor {
         if self.facts.state <= State::Initializing && self.facts.prepared.is_none() {
             return self.refuse(ApiError::new(
                 Kind::Unavailable,
-                "the launcher or the shim was lost while the container was being created; nothing of the container is left",
+                "the launcher or the shim was lost while the container was being created; the container was removed",
             ));
         }
         self.conclude_without_record(
@@ -524,7 +524,8 @@ impl Actor {
         self.wipe_unconfirmed();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
-        // After the publication: a later update with tokens sees that the container is completed, and clears them.
+        // Clear the logins only after the publication. A later update with tokens then sees that the container is
+        // completed, and clears its tokens.
         self.handle.logins.clear();
         passed.for_each(|state| self.report(state));
         self.node.ledger.put(facts);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! root:          directories, lock, listen, launcher  ──>  privileges dropped  ──>  serve
-//! unprivileged:  lock, listen or take the socket, launcher if it is there       ──>  serve
+//! unprivileged:  lock, listen or inherit the socket, connect to a launcher      ──>  serve
 //! ```
 //! All of this runs while the process has one thread, before the runtime starts and before any client data is read:
 //! privileges and capabilities are per thread, and code that reads client data must have none.

@@ -133,7 +133,7 @@ impl Launcher {
         }
     }
 
-    /// Requests the launcher to exit, and waits until the launcher has responded or exited.
+    /// Sends the launcher a request to exit, and waits until the launcher has responded or exited.
     pub async fn shutdown(&self) {
         if let Ok(session) = self.session() {
             let _ = session.call(LauncherCall::Shutdown(Shutdown {}), &[]).await;

@@ -116,7 +116,7 @@ impl NameServers {
     }
 
     /// Opens the name server of a container's network. Returns true if the name server is open, and false if the
-    /// network is not a built-in one. After a failure the next attempt is made after a pause.
+    /// network is not built in. After a failure the next attempt is made after a pause.
     pub(crate) async fn open_for(self: &Arc<Self>, plan: &Plan) -> bool {
         let name = match plan.own_network() {
             None => return false,
@@ -152,7 +152,7 @@ impl NameServers {
                 }
             };
             if !changed.await {
-                return; // neither sender lives
+                return; // both senders were dropped
             }
         }
     }
@@ -244,8 +244,8 @@ impl NameServers {
     }
 }
 
-/// Returns true if a CNI network is configured. A directory that executord cannot read counts as empty: in that case
-/// the sockets are opened even if they are not needed.
+/// Returns true if a CNI network is configured. A directory that executord cannot read counts as empty. The sockets are
+/// then opened even if they are not needed.
 fn has_cni_network(dir: &Path) -> bool {
     let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.any(|entry| entry.file_name().to_str().is_some_and(is_config_name))

@@ -10,9 +10,10 @@ use crate::{Reach, forms};
 #[derive(Clone, Copy, Debug)]
 pub enum Destinations<'a> {
     Any,
-    /// The host was named by a server with this reach: it may be public, or as near as that server.
+    /// The host was named by a server with this reach: its address must be public, or have the same reach and not be
+    /// link-local.
     NamedBy(Reach),
-    /// The host had this reach before: it may have become public, but nothing else.
+    /// The host had an address with this reach before: its address must have the same reach, or be public.
     AnsweredAt(Reach),
     /// The operator's lists.
     Listed(&'a AddressLists),

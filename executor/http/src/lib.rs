@@ -2,8 +2,9 @@
 //!
 //! Input: an origin, a path and headers; output: a response whose body is read piece by piece. Redirects are not
 //! followed, a proxy is used only if the client has one, cookies are not stored, nothing is decompressed. A host that
-//! another party named is not contacted if its address is of this machine or its surroundings. The check applies to the
-//! address of the connection, so a name cannot resolve to one address for the check and to another for the connection.
+//! another party named is not contacted if its address is private, link-local or this machine's own. The check applies
+//! to the address of the connection, so a name cannot resolve to one address for the check and to another for the
+//! connection.
 
 #![forbid(unsafe_code)]
 
@@ -197,8 +198,8 @@ struct Forwarded {
 }
 
 impl Client {
-    /// Creates a client that trusts the system's certificates and those of a file, and requires `least` bytes in every
-    /// `patience`.
+    /// Creates a client that trusts the system's certificates and the certificates of a file, and requires `least`
+    /// bytes in every `patience`.
     pub fn new(ca_file: Option<PathBuf>, patience: Duration, least: u64) -> Self {
         Self::trusting(Trust::System(ca_file), patience, least)
     }
@@ -208,7 +209,7 @@ impl Client {
         Self { tls: tls::Tls::new(trust, None), proxy: None, patience, least }
     }
 
-    /// As [`Self::new`], with a client certificate for servers that request one.
+    /// Like [`Self::new`], with a client certificate for servers that request one.
     pub fn with_certificate(ca_file: Option<PathBuf>, own: ClientCertificate, patience: Duration, least: u64) -> Self {
         Self { tls: tls::Tls::new(Trust::System(ca_file), Some(own)), proxy: None, patience, least }
     }
@@ -267,7 +268,8 @@ impl Client {
             Some(proxy) => {
                 let proxied = proxy.connect(ask.origin, ask.destinations).await?;
                 forwarded = (!ask.origin.secure).then_some(Forwarded { authorization: proxied.authorization });
-                // The proxy resolves the name, so the address is unknown here: hosts that it names must be public.
+                // The proxy resolves the name, so the address is unknown here: hosts that the server names must be
+                // public.
                 (proxied.stream, Reach::Public)
             }
         };
@@ -289,11 +291,12 @@ impl Client {
 /// Builds a request, in absolute form if a proxy forwards it.
 fn request(ask: HttpRequest<'_>, forwarded: Option<Forwarded>) -> Result<Request<RequestBody>, HttpError> {
     let target = if forwarded.is_some() { format!("{}{}", ask.origin, ask.path) } else { ask.path.to_owned() };
-    let host = HeaderValue::from_str(&ask.origin.authority());
+    let why = "the host name contains characters that an HTTP header cannot carry";
+    let host = HeaderValue::from_str(&ask.origin.authority()).map_err(|_| HttpError::Broken(why.into()))?;
     let mut request = Request::builder()
         .method(ask.method)
         .uri(target)
-        .header(HOST, host.map_err(|_| HttpError::Broken("the host name is not valid in a Host header".into()))?)
+        .header(HOST, host)
         .header(USER_AGENT, concat!("executor/", env!("CARGO_PKG_VERSION")))
         .body(ask.body)
         .map_err(|error| HttpError::Broken(error.to_string()))?;

@@ -13,12 +13,13 @@ pub enum Reach {
     Private,
     /// An address of this machine.
     Loopback,
-    /// A link-local address, such as the address of a cloud metadata service, or an address of no host.
+    /// A link-local address, such as the address of a cloud metadata service, or an address that belongs to no host.
     LinkLocal,
 }
 
 impl Reach {
-    /// Returns the reach of an address: the nearest one of the address and of the IPv4 addresses that it represents.
+    /// Returns the reach of an address: the nearest reach among the address itself and the IPv4 addresses that it
+    /// represents.
     pub fn from_address(address: IpAddr) -> Self {
         let reach = |one| match one {
             IpAddr::V4(address) => of_v4(address),

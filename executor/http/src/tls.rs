@@ -58,7 +58,7 @@ fn add_certificates(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), String>
     Ok(())
 }
 
-/// Establishes TLS connections. The certificates are read for the first one.
+/// Establishes TLS connections. The certificates are read for the first connection.
 pub(super) struct Tls {
     trust: Trust,
     own: Option<ClientCertificate>,
@@ -91,7 +91,7 @@ impl Tls {
         let connector = connector.await.map_err(HttpError::Untrusted)?;
         connector.connect(name, stream).await.map_err(|error| {
             let why = format!("cannot establish a TLS connection: {}", describe(&error));
-            // Other errors are of the connection: it was closed or reset.
+            // Any other error means that the connection was closed or reset.
             match error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) {
                 true => HttpError::Untrusted(why),
                 false => HttpError::Broken(why),

@@ -387,7 +387,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let authority = Authority::load(&settings(dir.path(), &KeyPair::generate().unwrap(), &ca()), now).unwrap();
-        assert!(authority.sign(request("c", &["app:1"]), now).is_ok(), "the control");
+        assert!(authority.sign(request("c", &["app:1"]), now).is_ok(), "control failed");
         let long = "c".repeat(COMMON_NAME_MAX + 1);
         for bad in [request("c", &["org:1"]), request(&long, &[]), SignRequest { ttl_seconds: 1, ..request("c", &[]) }]
         {

@@ -39,7 +39,7 @@ pub(crate) struct Candidate {
 pub(crate) struct Search<'a> {
     host: Host,
     what: &'a str,
-    /// Stack of candidates; the last one is read next.
+    /// Stack of candidates; the last candidate is read next.
     waiting: Vec<Candidate>,
     read: usize,
     /// Platforms of images that do not run on this host.
@@ -106,8 +106,8 @@ impl<'a> Search<'a> {
     /// Returns the next entry to read.
     ///
     /// # Errors
-    /// Returns [`ImageError::NoPlatform`] if there is no next entry, and [`ImageError::TooLarge`] if too many were
-    /// read.
+    /// Returns [`ImageError::NoPlatform`] if there is no next entry, and [`ImageError::TooLarge`] if too many entries
+    /// were read.
     pub(crate) fn next(&mut self) -> Result<Candidate, ImageError> {
         let what = || self.what.to_owned();
         let Some(next) = self.waiting.pop() else {

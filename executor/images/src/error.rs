@@ -64,7 +64,7 @@ pub enum ImageError {
         origin: String,
         bytes: u64,
         within: Duration,
-        /// Minimum number of bytes in that time.
+        /// Minimum number of bytes in the time `within`.
         least: u64,
     },
     /// The registry denies read access.
@@ -271,8 +271,8 @@ impl ImageError {
         }
     }
 
-    /// Returns true for errors of the registry or the connection, after which a mirror may succeed. Returns false for
-    /// errors of the caller, the policy and this host.
+    /// Returns true if the registry or the connection caused the error, so that a mirror may succeed. Returns false if
+    /// the caller, the policy or this host caused it.
     pub(crate) fn is_of_registry(&self) -> bool {
         !matches!(
             self,

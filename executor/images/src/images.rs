@@ -227,11 +227,11 @@ impl<L: LayerStore> Images<L> {
         all
     }
 
-    /// Finds an image by reference, by the digest of its manifest or configuration, or by at least the first 8
-    /// digits of one. Among images with the same configuration, returns the image that was pulled last.
+    /// Finds an image by reference, by the digest of its manifest or configuration, or by at least the first 8 digits
+    /// of such a digest. Among images with the same configuration, returns the image that was pulled last.
     ///
     /// # Errors
-    /// Returns an error if no image matches, or several with different configurations.
+    /// Returns an error if no image matches, or if several images with different configurations match.
     pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
         let reference = ImageReference::parse_short(text).ok();
         let all = self.intake.store.all();

@@ -1,4 +1,4 @@
-//! Imports images from layouts and archives. Documents and layers are checked as those from a registry.
+//! Imports images from layouts and archives. Documents and layers are checked like those from a registry.
 //!
 //! Archives are not extracted by name. A table records the position of each entry, and only required entries are read.
 //! Therefore entry names cannot escape a directory. Each blob is verified before unpacking, and the unpacker verifies

@@ -13,7 +13,7 @@ pub struct LayerToUnpack {
     pub diff_id: Digest,
     /// Compression of the blob, as the OCI media type of the layer.
     pub media_type: &'static str,
-    /// Layers below this one in the image, lowest first. These layers must already be unpacked.
+    /// Layers below this layer in the image, lowest first. These layers must already be unpacked.
     pub parents: Vec<Digest>,
     /// Maximum unpacked size, in bytes.
     pub bytes_max: u64,

@@ -88,7 +88,7 @@ fn chosen(
 }
 
 impl<L: LayerStore> Images<L> {
-    /// Removes a name of an image, or with `all_names` the image. If the name was the last one, removes the image.
+    /// Removes a name of an image, or with `all_names` the image. If this was the last name, removes the image.
     /// `used_by` returns the name of a container that uses an image. Returns the earlier record, and true if the image
     /// was removed.
     ///
@@ -186,7 +186,7 @@ impl<L: LayerStore> Images<L> {
         let store = Arc::clone(&self.intake.store);
         let orphans = blocking(move || store.orphans()).await?;
         let mut count = 0;
-        // Upper layers first, as far as known; the order does not matter for correctness.
+        // Remove upper layers first, as far as the order is known. The order does not matter for correctness.
         for layer in &orphans {
             match self.intake.layers.remove(layer).await {
                 Ok(()) => {

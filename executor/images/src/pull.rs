@@ -47,7 +47,7 @@ impl Fetched {
 /// Fetches an image from the first mirror that has it, or from its registry.
 ///
 /// If a mirror fails, the error is logged and the next mirror is tried. A mirror gets only the operator's credentials
-/// for that mirror. A partial blob from one mirror is continued by the next.
+/// for that mirror. A partial blob from one mirror is continued from the next mirror.
 pub(crate) async fn pull<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     (repository, selector): (&Repository, &Selector),

@@ -291,8 +291,7 @@ impl Registry {
         if accept == "*/*" || self.policy.may_fetch_all() {
             return Ok(());
         }
-        // All paths of the registry API begin with this prefix. Other paths belong to the registry's own or to an
-        // unknown service.
+        // All paths of the registry API begin with this prefix. Other paths belong to another service.
         let allowed = match path.strip_prefix("/v2/") {
             Some(path) => self.repository_at(to, path).is_some_and(|other| {
                 let same = (other.registry(), other.path()) == (&*self.name, &*self.repository);

@@ -44,7 +44,7 @@ pub(crate) struct Pull {
 pub(crate) struct Pulls(Mutex<Vec<Weak<Pull>>>);
 
 impl Pulls {
-    /// Joins a running pull, or registers a new one and returns it, so that the caller starts its task.
+    /// Joins a running pull, or registers a new pull and returns it, so that the caller starts its task.
     pub(crate) fn join(
         &self,
         reference: &ImageReference,

@@ -8,7 +8,7 @@ use executor_sys::capabilities::is_in_bounding_set;
 
 /// Returns the capabilities of a process of this user. In its own user namespace, a container gets all requested
 /// capabilities. With the host's ids, a container that is privileged or adds `ALL` gets all capabilities of the
-/// launcher. The launcher's systemd unit may withhold some.
+/// launcher. The launcher's systemd unit may withhold some of these capabilities.
 pub(crate) fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     let mut sets = spec::held(isolation, uid);
     if isolation.user_namespace == UserNamespace::Host {

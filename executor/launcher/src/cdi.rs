@@ -1,7 +1,7 @@
 //! Reads the files of the Container Device Interface (CDI) on the host, and resolves the CDI devices of a plan.
 //!
 //! For each container with CDI devices, the shim reads the files in the directories of the launcher's configuration.
-//! The edits in the files are applied as root, so a file is ignored if any user but root can change it.
+//! The edits in the files are applied as root, so a file is ignored if a user other than root can change it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -137,7 +137,7 @@ fn look_up(
     if is_block.is_some_and(|asked| asked != block) {
         let kind = if block { "block" } else { "character" };
         return Err(
-            Unsuitable.because(format!("{}: is a {kind} device, which is not the requested type", on_host.display()))
+            Unsuitable.because(format!("{} is a {kind} device, not a device of the requested type", on_host.display()))
         );
     }
     Ok(DeviceNode { minor, ..of_file(block, major) })
@@ -181,12 +181,12 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
         // In a sticky directory, only root can rename root's entries.
         let is_sticky = above != dir && meta.mode() & libc::S_ISVTX != 0;
         if !is_sticky || meta.uid() != 0 {
-            of_root_alone(&meta).map_err(|why| format!("{} {why}", above.display()))?;
+            check_root_only(&meta).map_err(|why| format!("{} {why}", above.display()))?;
         }
     }
     let entries: Vec<_> = dir.read_dir().and_then(|entries| entries.take(ENTRIES_MAX + 1).collect()).map_err(words)?;
     if entries.len() > ENTRIES_MAX {
-        return Err(format!("has more than {ENTRIES_MAX} entries"));
+        return Err(format!("the directory has more than {ENTRIES_MAX} entries"));
     }
     let is_cdi = |path: &PathBuf| path.extension().is_some_and(|end| end == "json" || end == "yaml");
     let mut paths: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).filter(is_cdi).collect();
@@ -194,8 +194,8 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Checks that no user but root can change a file or a directory.
-fn of_root_alone(meta: &Metadata) -> Result<(), String> {
+/// Checks that only root can change a file or a directory. The error continues a sentence about the file.
+fn check_root_only(meta: &Metadata) -> Result<(), String> {
     if meta.uid() != 0 {
         return Err(format!("belongs to user {}; it must belong to root", meta.uid()));
     }
@@ -210,19 +210,19 @@ fn read(path: &Path) -> Result<CdiFile, String> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => "is a symbolic link, which is not followed".to_owned(),
+        Some(libc::ELOOP) => "the path is a symbolic link, which is not followed".to_owned(),
         _ => plain(&error),
     })?;
     let meta = file.metadata().map_err(|error| plain(&error))?;
     if !meta.is_file() {
-        return Err("is not a regular file".to_owned());
+        return Err("the path is not a regular file".to_owned());
     }
-    of_root_alone(&meta)?;
+    check_root_only(&meta).map_err(|why| format!("the file {why}"))?;
     let mut text = String::new();
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| plain(&error))?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("is longer than {FILE_BYTES_MAX} bytes"));
+        return Err(format!("the file is longer than {FILE_BYTES_MAX} bytes"));
     }
     let parsed: CdiFile = if path.extension().is_some_and(|end| end == "json") {
         serde_json::from_str(&text).map_err(|error| error.to_string())?
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_of_root_alone_count() {
+    fn only_root_owned_files_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         fs::write(&path, JSON).unwrap();

@@ -398,7 +398,7 @@ impl Hierarchies {
     }
 
     /// Kills all processes in a cgroup, in every hierarchy, and waits until they have exited. Each hierarchy is checked
-    /// because a privileged process may have left one of them.
+    /// because a privileged process may have left a hierarchy.
     ///
     /// # Errors
     /// Returns an error if a process does not exit within `timeout`.
@@ -441,7 +441,7 @@ impl Hierarchies {
         }
         if self.socket_limit() {
             // The kernel patches its code when the first cgroup accounts socket buffers, and again after the last such
-            // cgroup is removed. To avoid this, the parent cgroup accounts socket buffers without a limit.
+            // cgroup is removed. To avoid these patches, the parent cgroup accounts socket buffers without a limit.
             fs::write(self.memory_dir(parent).join("memory.kmem.tcp.limit_in_bytes"), "-1")?;
         }
         Ok(())

@@ -103,7 +103,7 @@ pub(crate) struct Config {
 pub(crate) enum ConfigError {
     #[error("cannot read the configuration {0}")]
     Read(PathBuf, #[source] io::Error),
-    /// Not TOML, or a value of the wrong type.
+    /// The file is not TOML, or a value has the wrong type.
     #[error("cannot parse the configuration {0}")]
     Parse(PathBuf, #[source] Box<toml::de::Error>),
     /// A value is invalid.

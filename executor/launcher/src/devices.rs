@@ -1,6 +1,6 @@
 //! Provides host devices to a container.
 //!
-//! A device is looked up once in the operator's list, without following links. From then on its device numbers identify
+//! A device is looked up once in the operator's list, without following links. After that, its device numbers identify
 //! it. The container gets a new node with these numbers. The node belongs to the host's root, who is unmapped in a user
 //! namespace: every process in the container can open the node with the requested permissions, but cannot change it.
 //! The node of a CDI device ([`crate::cdi`]) can belong to a container user instead. Each node is mounted individually
@@ -94,7 +94,7 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<Vec<DeviceNode>,
 /// conflict with another device or with a mount of the container are left out.
 ///
 /// # Errors
-/// Returns a violation if there are too many.
+/// Returns a violation if there are too many nodes.
 pub(crate) fn add_all_of_host(plan: &Plan, nodes: &mut Vec<DeviceNode>) -> Result<(), Refused> {
     let Some(index) = plan.host_options.devices.iter().position(Device::is_whole_dev) else { return Ok(()) };
     let refused = |fault| {
@@ -114,7 +114,7 @@ pub(crate) fn add_all_of_host(plan: &Plan, nodes: &mut Vec<DeviceNode>) -> Resul
 /// Checks that the nodes of all devices fit into a container's /dev together.
 ///
 /// # Errors
-/// Returns a violation of `devices` if two nodes conflict or there are too many.
+/// Returns a violation of `devices` if two nodes conflict or there are too many nodes.
 pub(crate) fn check_entries(nodes: &[DeviceNode]) -> Result<(), Refused> {
     let refused =
         |fault: FieldFault| Err(Refused::from_fields(Reason::Precondition, &[Violation::new("devices", fault)]));
@@ -124,8 +124,7 @@ pub(crate) fn check_entries(nodes: &[DeviceNode]) -> Result<(), Refused> {
     }
     let entries = paths.iter().flat_map(|path| path.ancestors()).collect::<BTreeSet<&Path>>().len();
     if entries.saturating_sub(2) > DEVICE_ENTRIES_MAX {
-        let why =
-            format!("have {} nodes with their directories; at most {DEVICE_ENTRIES_MAX} are allowed", entries - 2);
+        let why = format!("have {} nodes and directories; at most {DEVICE_ENTRIES_MAX} are allowed", entries - 2);
         return refused(TooMany.because(why));
     }
     Ok(())
@@ -141,8 +140,9 @@ pub(crate) fn numbers(path: &Path) -> Result<Numbers, (bool, String)> {
     let stat = opened
         .and_then(|node| Ok(fstat(node)?))
         .map_err(|error| (error.kind() == io::ErrorKind::NotFound, explain(&error)))?;
-    numbers_of(&stat)
-        .ok_or_else(|| (false, format!("is not a device node but {:?}", FileType::from_raw_mode(stat.st_mode))))
+    numbers_of(&stat).ok_or_else(|| {
+        (false, format!("the path is not a device node but {:?}", FileType::from_raw_mode(stat.st_mode)))
+    })
 }
 
 /// Returns the kind and the numbers of a device node. Returns `None` for another type of file.

@@ -67,7 +67,7 @@ pub(crate) fn lay_out(
     project: Option<u32>,
 ) -> Result<(PathBuf, Option<String>), Refused> {
     let bytes = plan.limits.disk_bytes;
-    // With a read-only root of the host, only empty volumes without their own limit write to the layer.
+    // If the rootfs is `host` or belongs to a pod, only empty volumes without their own limit write to the layer.
     let shares = |empty: &EmptyVolume| empty.medium == Medium::Disk && empty.bytes == 0;
     let is_written =
         !matches!(plan.rootfs, Rootfs::Host | Rootfs::Pod) || plan.volumes.iter().filter_map(Volume::empty).any(shares);

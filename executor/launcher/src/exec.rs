@@ -259,8 +259,8 @@ impl ExecHelper<'_> {
         })
     }
 
-    /// Lets the second process execute its program, and waits until it has done so. Receives the terminal, if the
-    /// process has one.
+    /// Lets the second process execute its program, and waits until the program is executed. Receives the terminal, if
+    /// the process has one.
     fn until_executed(
         &self,
         target: &ExecTarget,
@@ -348,17 +348,17 @@ fn null() -> io::Result<OwnedFd> {
 /// Error while waiting for a message.
 enum ExecRecvError {
     /// The client has disconnected.
-    Nobody,
+    Disconnected,
     /// The deadline has passed.
-    Late,
+    TimedOut,
     Broken(io::Error),
 }
 
 impl ExecRecvError {
     fn refused(self, id: &ContainerId) -> Refused {
         match self {
-            Self::Nobody => Refused::new(Reason::Internal, "the client has disconnected"),
-            Self::Late => Refused::new(
+            Self::Disconnected => Refused::new(Reason::Internal, "the client has disconnected"),
+            Self::TimedOut => Refused::new(
                 Reason::Internal,
                 format!("container {id}: the program was not executed within {} s", START_TIMEOUT.as_secs()),
             ),
@@ -374,7 +374,7 @@ type ReceivedMessage = (Vec<u8>, Vec<OwnedFd>);
 #[derive(Clone, Copy)]
 enum StartEvent {
     /// A helper process sent a message or closed its socket.
-    Word,
+    Message,
     /// The daemon has disconnected.
     HangUp,
 }
@@ -383,11 +383,11 @@ enum StartEvent {
 fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<ReceivedMessage>, ExecRecvError> {
     loop {
         let mut events = Events::default();
-        events.read(socket.as_fd(), StartEvent::Word);
+        events.read(socket.as_fd(), StartEvent::Message);
         events.hangup(session.as_fd(), StartEvent::HangUp);
         events.due([deadline]);
         match events.wait().map_err(ExecRecvError::Broken)?.first() {
-            Some(StartEvent::Word) => {
+            Some(StartEvent::Message) => {
                 let mut buffer = vec![0; FAILURE_MAX];
                 let received = socket.recv(&mut buffer).map_err(ExecRecvError::Broken)?;
                 return Ok(received.map(|(length, fds)| {
@@ -395,8 +395,8 @@ fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Op
                     (buffer, fds)
                 }));
             }
-            Some(StartEvent::HangUp) => return Err(ExecRecvError::Nobody),
-            None if Instant::now() >= deadline => return Err(ExecRecvError::Late),
+            Some(StartEvent::HangUp) => return Err(ExecRecvError::Disconnected),
+            None if Instant::now() >= deadline => return Err(ExecRecvError::TimedOut),
             None => {} // a signal
         }
     }

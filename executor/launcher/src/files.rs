@@ -86,7 +86,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io:
 /// Locks a file exclusively. If another process holds the lock, retries for `timeout`.
 ///
 /// # Errors
-/// Returns `WOULDBLOCK` if the lock is still held after that.
+/// Returns `WOULDBLOCK` if the lock is still held after `timeout`.
 pub(crate) fn lock(file: &File, timeout: Duration) -> rustix::io::Result<()> {
     let deadline = Instant::now() + timeout;
     loop {

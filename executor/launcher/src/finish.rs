@@ -1,4 +1,5 @@
-//! Completes a container and removes its resources. The shim or the launcher does this, always in this order.
+//! Completes a container and removes its resources. The shim or the launcher runs these steps, always in the following
+//! order.
 //!
 //! ```text
 //! complete   wipe the secrets, kill leftover processes in the cgroup, free the published ports, detach a pod from its
@@ -147,7 +148,7 @@ impl Remains {
     ) -> ExitRecorded {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
-        // Read before the cgroup is removed.
+        // Read the usage before the cgroup is removed.
         let usage = container.started_at.and_then(|_| host.hierarchies.usage(&self.cgroup));
         let reported = usage.as_ref().map(|usage| usage.memory.oom_kills);
         let oom_kills = reported.unwrap_or_else(|| host.hierarchies.oom_kills(&self.cgroup));

@@ -69,13 +69,14 @@ pub(crate) struct Host {
     pub plugin_timeout: Duration,
     /// True if CNI's GC is called.
     pub cni_gc: bool,
-    /// Time limit for a turn of a shim's loop; `None` if shims are not watched.
+    /// Time limit for an iteration of a shim's loop; `None` if shims are not watched.
     pub watchdog: Option<Duration>,
     /// Settings for container certificates.
     pub identity: IdentitySettings,
     /// Configured number of warm containers without a network.
     pub warm_pool_size: usize,
-    /// Network for additional warm containers, as many as without a network. If empty, there are none.
+    /// Network of the second pool of warm containers, which is as large as the pool without a network. If empty, there
+    /// is no second pool.
     pub warm_pool_network: String,
     /// Digests of the sections of the configuration in force.
     pub configuration: SectionDigests,
@@ -132,8 +133,7 @@ impl Host {
     /// Adopts a new configuration for containers that are created from now on.
     ///
     /// # Errors
-    /// Returns the changed keys that require a restart of the launcher, if there are any. In this case nothing is
-    /// adopted.
+    /// Returns the changed keys that require a restart of the launcher. If there are any, nothing is adopted.
     pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Vec<&'static str>> {
         let (old, new) = (&self.policy, &config.policy);
         let fixed = [

@@ -25,8 +25,8 @@ use crate::seccomp::Filter;
 
 /// Maximum address space of the signer in bytes, including the program and the memory inherited from the launcher.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Maximum CPU time of the signer in seconds: enough for thousands of signatures. After that executord requests another
-/// signer.
+/// Maximum CPU time of the signer in seconds: enough for thousands of signatures. When the limit is reached, executord
+/// requests another signer.
 const PROCESSOR_SECONDS_MAX: u64 = 60;
 /// Limit on open descriptors.
 const FILES_MAX: u64 = 32;

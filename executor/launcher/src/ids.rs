@@ -43,8 +43,8 @@ pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
     Err(io::Error::other(why))
 }
 
-/// Checks that every user can enter all parents of `path`. The container's root needs this, because it has no
-/// additional rights there.
+/// Checks that every user can enter all parents of `path`. The container's root needs this permission, because it has
+/// no additional rights on the host.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be entered or does not exist.
@@ -53,7 +53,7 @@ pub(crate) fn reachable(path: &Path) -> io::Result<()> {
         let mode = std::fs::metadata(dir)?.permissions().mode();
         if mode & 0o001 == 0 {
             let why = format!(
-                "{}: has mode {:o}; every user must be able to pass through it (o+x), or containers in user namespaces \
+                "{} has mode {:o}; every user must be able to pass through it (o+x), or containers in user namespaces \
                  cannot reach their root file system below {}",
                 dir.display(),
                 mode & 0o7777,

@@ -404,7 +404,7 @@ impl RunningWork {
 fn too_many() -> Refused {
     Refused::new(
         Reason::Busy,
-        format!("{WAITING_MAX} layers are waiting to be unpacked or removed, which is the maximum; try again"),
+        format!("the maximum number of layers ({WAITING_MAX}) is waiting to be unpacked or removed; try again"),
     )
 }
 

@@ -94,14 +94,14 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     if let Some(dir) = &args.generate_man {
         return Ok(clap_mangen::generate_to(<cli::Args as clap::CommandFactory>::command(), dir)?);
     }
-    // SIGHUP stays pending until it is handled as an event, also after re-executing, so that it does not kill this
+    // SIGHUP stays pending until it is handled as an event, even after re-executing, so that it does not kill this
     // process or its children.
     process::hold_hangup()?;
     // The file is read again later, when the working directory may be different.
     args.config = args.config.map(std::path::absolute).transpose()?;
     let config = cli::config(&args).map_err(|error| ExitFailure::usage(log::chain(&error)))?;
     if !rustix::process::geteuid().is_root() {
-        return Err(ExitFailure::usage("must be started as root, to create namespaces, mounts and cgroups"));
+        return Err(ExitFailure::usage("start the launcher as root; it creates namespaces, mounts and cgroups"));
     }
     if !memfd_exec::is_sealed() {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());

@@ -73,7 +73,8 @@ fn copy() -> io::Result<File> {
     let mut file = File::from(fd);
     let len = io::copy(&mut File::open("/proc/self/exe")?, &mut file)?.next_multiple_of(HUGE_PAGE as u64);
     file.set_len(len)?;
-    // Only for speed: each process of a container, and each warm container, loads the used pages of this program.
+    // This is only for speed: each process of a container, and each warm container, loads the used pages of this
+    // program.
     let _ = hugepages::collapse(&file, len as usize);
     file.rewind()?;
     let deadline = Instant::now() + SEAL_TIMEOUT;

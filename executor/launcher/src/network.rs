@@ -1,5 +1,5 @@
 //! Attaches containers to networks. A container is attached before it runs, and detached when it exits. The shim
-//! detaches it. If the shim is lost, the launcher or, after a restart, the next launcher does this. If CNI plugins
+//! detaches it. If the shim is lost, the launcher detaches it, or the next launcher after a restart. If CNI plugins
 //! fail, the launcher tries again.
 //!
 //! ```text
@@ -55,8 +55,8 @@ use store::Stored;
 
 /// Time limit for killed plugins to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limits for one plugin, and for all plugins together, while the launcher waits. The launcher serves no container
-/// in that time.
+/// Time limits for one plugin, and for all plugins together, while the launcher waits. Meanwhile the launcher serves no
+/// other container.
 const BRIEF_TIMEOUTS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// Time limit for a starting launcher to detach the containers of earlier launchers.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -129,7 +129,7 @@ enum NetworkError {
              undo the change of networks.{0}"
     )]
     Changed(String),
-    #[error("host interface `{0}` is not the executor's; remove it, or set networks.{1}.interface")]
+    #[error("host interface `{0}` does not belong to the executor; remove it, or set networks.{1}.interface")]
     ForeignInterface(String, String),
     #[error("the addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
     Overlap { pool: IpNet, route: IpNet, interface: String, key: String },
@@ -275,9 +275,9 @@ pub(crate) fn detach_warm(host: &Host, name: &str) {
     }
 }
 
-/// Attaches a container to the network that its plan names, if any. `pid` and `pidfd` are those of the container's
-/// init. `warm` is the attachment that the container took over from a warm container. After a failure the caller must
-/// call [`detach`].
+/// Attaches a container to the network that its plan names, if any. `pid` and `pidfd` identify the container's init.
+/// `warm` is the attachment that the container took over from a warm container. After a failure the caller must call
+/// [`detach`].
 pub(crate) fn attach(
     host: &Host,
     record: &ContainerRecord,
@@ -378,7 +378,7 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
     parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
 
-/// Replaces the egress rules of a running container with those of `plan` in one step. `init` is the pidfd of the
+/// Replaces the egress rules of a running container with the rules of `plan` in one step. `init` is the pidfd of the
 /// container's init.
 ///
 /// # Errors
@@ -407,8 +407,8 @@ pub(crate) fn free_ports(host: &Host, id: &ContainerId) -> Result<bool, String> 
     }
 }
 
-/// Detaches a container from its network. Does nothing if it is not attached, and also undoes a partial attachment.
-/// After an error a later call tries again.
+/// Detaches a container from its network. Also undoes a partial attachment. Does nothing if the container is not
+/// attached. After an error a later call tries again.
 ///
 /// # Errors
 /// Returns a description of the failure if the container cannot be detached.
@@ -449,8 +449,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     store::sweep(host, living);
     bridge::sweep(host);
     if !host.networks.is_empty() {
-        // Load nf_tables now, so that the launcher always holds it, and not only after it has detached a container of
-        // a lost shim.
+        // Load nf_tables now. Otherwise the launcher would load it only when it detaches a container of a lost shim.
         let _ = netlink::with_host_netfilter(|_| Ok(())); // a kernel without nf_tables is reported when it is needed
     }
 }

@@ -1,10 +1,10 @@
 //! Kills processes of the executor whose shim has exited, before their resources are removed.
 //!
 //! A shim clones helper processes: libcontainer's process, which creates the cgroups and clones init; init itself,
-//! until it executes its program; and the helper that writes secret files. After the shim's exit they may run on, and
-//! could recreate removed files or write wiped files. No record lists these processes, and they join their container's
-//! cgroup only later. The processes are identified by their program, the sealed memory file, and by the run directory
-//! in their command line.
+//! until it executes its program; and the helper that writes secret files. After the shim's exit these processes may
+//! continue to run, and could recreate removed files or write wiped files. No record lists these processes, and they
+//! join their container's cgroup only later. The processes are identified by their program, the sealed memory file, and
+//! by the run directory in their command line.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};
@@ -25,7 +25,8 @@ use crate::memfd_exec;
 
 /// Time limit for the kernel to terminate a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum depth of processes below a shim: the step starter, the process that enters the container, and one more.
+/// Maximum depth of processes below a shim: the step starter, the process that enters the container, and one more
+/// process.
 const DEPTH_MAX: usize = 3;
 /// Maximum number of rounds. A killed process cannot clone, and a process that was cloned before is found in the next
 /// round.

@@ -8,7 +8,9 @@
 //! shm       clone the pod's /dev/shm, in the pod's mount namespace
 //! foreign   open a network namespace by a path of the operator's list, in the host's mount namespace
 //! host_shm  clone the host's /dev/shm, in the host's mount namespace
-//! ``` If the pod stops meanwhile, its namespaces exist until the processes that have joined them exit. executord stops
+//! ```
+//!
+//! If the pod stops meanwhile, its namespaces exist until the processes that have joined them exit. executord stops
 //! the members.
 
 use std::fs::File;
@@ -198,8 +200,8 @@ impl Pod {
         self.view(|root| open_in_root(root, Path::new(SHM), flags, Mode::empty(), Follow::NoLinks))
     }
 
-    /// Clones the mount that `open` opens below the pod's root. The kernel requires that this happens in the pod's
-    /// mount namespace.
+    /// Clones the mount that `open` opens below the pod's root. The mount is cloned in the pod's mount namespace, as
+    /// the kernel requires.
     fn view(&self, open: impl FnOnce(BorrowedFd<'_>) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
         elsewhere(self.init.as_fd(), || {
             let root = open_dir(Path::new("/"))?;
@@ -208,7 +210,7 @@ impl Pod {
     }
 }
 
-/// Returns a detached mount of the host's /dev/shm. Mounts do not propagate between it and the host.
+/// Returns a detached mount of the host's /dev/shm. Mounts do not propagate between this mount and the host.
 ///
 /// # Errors
 /// Returns an error if the host has no directory /dev/shm.

@@ -1,8 +1,8 @@
 //! Executes the program of a process payload: for the container's first process ([`crate::shim`]) and for processes
 //! that are executed in the container later ([`crate::exec`]).
 //!
-//! This happens in the container, without privilege. The process keeps only the payload and a close-on-exec socket for
-//! reporting a failure. All other inherited descriptors are closed.
+//! The program is executed in the container, without privileges. The process keeps only the payload and a close-on-exec
+//! socket for reporting a failure. All other inherited descriptors are closed.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -70,8 +70,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Reads a payload. Adds variables that the payload does not set: first those of the container's environment, if it
-    /// is kept, then those of the container's devices. `home` is the default of `HOME`.
+    /// Reads a payload. Adds variables that the payload does not set: first the variables of the container's
+    /// environment, if it is kept, then the variables of the container's devices. `home` is the default of `HOME`.
     ///
     /// # Errors
     /// Returns an error if the payload or the environment is malformed.

@@ -36,8 +36,8 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::ids::Ids;
 
-/// Names that must be directories. If one is a symbolic link, libcontainer follows it before the pivot, and creates and
-/// deletes its target on the host.
+/// Names that must be directories. libcontainer would follow a symbolic link with such a name before the pivot, and
+/// would create and delete the link's target on the host.
 const REAL: [&str; 3] = ["dev", "proc", "sys"];
 
 /// An assembled root file system.
@@ -171,8 +171,8 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Creates a directory and its missing parents if `may_make` is true. Returns an explanation if this is not
-    /// possible.
+    /// Creates a directory and its missing parents if `may_make` is true. Returns an explanation if the directory
+    /// cannot be created.
     fn make_way(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         let mut above: Vec<&Path> = path.ancestors().filter(|path| path.parent().is_some()).collect();
         above.reverse();
@@ -195,8 +195,8 @@ impl Tree {
         Ok(Ok(()))
     }
 
-    /// Creates an empty file and its missing parents if `may_make` is true. Returns an explanation if this is not
-    /// possible.
+    /// Creates an empty file and its missing parents if `may_make` is true. Returns an explanation if the file cannot
+    /// be created.
     fn make_way_to_file(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         if let Some(parent) = path.parent()
             && let Err(why) = self.make_way(parent, may_make)?

@@ -1,7 +1,7 @@
 //! Mounts the socket directory through which a container with a runtime token connects to the daemon.
 //!
 //! The daemon listens in RUN_DIR/runtime. A container sees this directory read-only at /run/executor. The directory is
-//! mounted and not the socket, so that the container can also connect to a later daemon. The host path comes from this
+//! mounted, not the socket, so that the container can also connect to a later daemon. The host path comes from this
 //! process's own settings, and no request can choose another path.
 
 use std::io;

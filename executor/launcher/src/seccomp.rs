@@ -6,8 +6,8 @@
 //! asynchronous requests (`fs.aio-max-nr`).
 //!
 //! The filter is compiled once when the launcher starts, and every shim inherits it. Init installs it immediately
-//! before execve. Runtimes that compile a filter with libseccomp at each start need more time for that than for the
-//! container itself. For a container with further capabilities or its own profile, the filter is compiled when the
+//! before execve. Runtimes that compile a filter with libseccomp at each start need more time for compiling than for
+//! the container itself. For a container with further capabilities or its own profile, the filter is compiled when the
 //! container is created.
 
 mod allowed;
@@ -37,8 +37,8 @@ pub(crate) struct Filter {
     /// True if the filter denies a call that the default filter always denies. The call is then used to test that the
     /// filter is in force.
     ours: bool,
-    /// Capabilities that remain after the filter is installed, if the process may gain privileges. The process then has
-    /// CAP_SYS_ADMIN until that moment instead of no_new_privs.
+    /// Capabilities that remain after the filter is installed, if the process may gain privileges. Such a process does
+    /// not set no_new_privs, and therefore needs CAP_SYS_ADMIN to install the filter.
     remaining: Option<Remaining>,
 }
 
@@ -61,7 +61,8 @@ pub(crate) enum FilterError {
     /// The kernel rejected the filter of a process that may gain privileges.
     #[error("the seccomp filter cannot be installed without no_new_privs")]
     InstallPrivileged(#[source] std::io::Error),
-    /// The filter must allow `capset` and `prctl` if the process may gain privileges.
+    /// The capabilities could not be dropped after the filter was installed: the filter must allow `capset` and
+    /// `prctl`.
     #[error("cannot drop capabilities after installing the seccomp filter; the filter must allow capset and prctl")]
     Drop(#[source] std::io::Error),
 }
@@ -165,8 +166,8 @@ impl Filter {
         self.remaining.is_some()
     }
 
-    /// Returns true if a test call must fail once this filter is installed. A custom profile may allow every call, so a
-    /// successful installation must be enough there. A privileged or unconfined container has no filter.
+    /// Returns true if a test call must fail once this filter is installed. A custom profile may allow every call, so
+    /// it cannot be tested by a call. A privileged or unconfined container has no filter.
     pub(crate) fn can_be_tried(&self) -> bool {
         self.ours
     }

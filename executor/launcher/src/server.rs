@@ -57,7 +57,7 @@ const DAEMONS_MAX: usize = 4;
 /// Time for which another launcher may hold the lock of a run directory to check whether it is in use.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Time limit for the exit of the previous launcher. After that this launcher fails.
+/// Time limit for the exit of the previous launcher. When the limit has passed, this launcher fails.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Interval between attempts to wipe files on which a process has a lease.
@@ -106,7 +106,8 @@ struct Server {
     /// Secret files of exited containers that are not wiped yet.
     unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
-    /// Reserved descriptor. If no descriptor is free, it is closed so that a connection can be accepted.
+    /// Reserved descriptor. If no other descriptor is free, the reserved descriptor is closed so that a connection can
+    /// be accepted.
     spare: Option<OwnedFd>,
     /// True if untracked children may have exited.
     unreaped: bool,
@@ -235,7 +236,7 @@ impl Server {
             if self.shutdown && at_rest {
                 return Ok(());
             }
-            if idle_until.is_some_and(|until| now >= until) && self.no_one_has_come()? {
+            if idle_until.is_some_and(|until| now >= until) && self.stop_listening()? {
                 return Ok(());
             }
             let due = [
@@ -334,7 +335,7 @@ impl Server {
 
     /// Stops listening. If a client connected at the last moment, listens again and returns false, because the client
     /// will not start another launcher.
-    fn no_one_has_come(&mut self) -> io::Result<bool> {
+    fn stop_listening(&mut self) -> io::Result<bool> {
         self.listener.iter().try_for_each(SeqpacketListener::refuse)?;
         self.accept();
         if self.daemons.is_empty() {
@@ -532,7 +533,7 @@ fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
 }
 
 fn listen(host: &Host, path: &Path) -> io::Result<SeqpacketListener> {
-    let _ = fs::remove_file(path); // left by an earlier launcher: this one holds the lock
+    let _ = fs::remove_file(path); // left by an earlier launcher, because this launcher holds the lock
     let listener = SeqpacketListener::bind(path).map_err(|error| at(path, &error))?;
     listener.set_nonblocking(true)?;
     std::os::unix::fs::lchown(path, None, Some(host.daemon_gid))?;

@@ -66,14 +66,14 @@ pub(crate) use warm::{BEGUN as WARM_STARTED, READY as WARM_READY, WarmInput, run
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 /// Process name of a shim.
 pub(crate) const NAME: &CStr = c"executor-shim";
-/// Time limit for creating a container, without its network. Init has a minute.
+/// Time limit for creating a container, without its network, and for starting its program.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Minimum rate at which a machine overwrites and reads back files, in bytes per second, even if it is slow and busy.
 const WIPED_A_SECOND: u64 = 64 << 20;
-/// Time limit for finishing a container after its process has exited, without its network. Killing leftover processes
-/// may take 10 s of this.
+/// Time limit for finishing a container after its process has exited, without its network. The limit includes 10 s for
+/// killing leftover processes.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time limit for cleanup. Each cgroup hierarchy may take 10 s of this.
+/// Time limit for cleanup, which includes 10 s for each cgroup hierarchy.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Input of a shim for one container.
@@ -195,7 +195,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let id = ready.record.plan.id.clone();
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
-    // Opened while init exists, so that its mount namespace can be inspected after its exit.
+    // Open the source while init exists, so that init's mount namespace can be inspected after its exit.
     let outputs = end::outputs::OutputsSource::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
@@ -316,8 +316,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     }
 }
 
-/// Keeps init's mount namespace open, so that the kernel unmounts it after the exit was reported. Nothing else depends
-/// on this.
+/// Keeps init's mount namespace open, so that the kernel destroys it only after the exit was reported.
 fn hold_mounts(init: i32) -> Option<File> {
     File::open(format!("/proc/{init}/ns/mnt")).ok()
 }

@@ -2,8 +2,8 @@
 //! the shim exits unexpectedly.
 //!
 //! A shim counts the iterations of its event loop in shared memory, and while it works, it also writes a deadline
-//! there. Reading this costs the shim nothing. An idle shim is pinged from time to time, because it may be stopped or
-//! blocked in the kernel.
+//! there. Reading the shared memory costs the shim nothing. An idle shim is pinged from time to time, because it may be
+//! stopped or blocked in the kernel.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

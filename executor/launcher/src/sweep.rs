@@ -35,7 +35,7 @@ use crate::shim_handle::ShimHandle;
 
 /// Time limit for the kernel to terminate killed processes, for all processes together.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval between checks for exited children during that time.
+/// Interval between checks for exited children while the launcher waits.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Sequence number of the request for a shim's handles.
 const SHARE: u64 = 1;
@@ -118,7 +118,7 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
 enum RemainsState {
     /// The exit record exists, and only cleanup is left.
     Ended,
-    /// The container was not fully created, or was being undone. Nothing is kept.
+    /// The container was not fully created, or was being undone. All its files are removed.
     NeverWas,
     /// The container's exit must be recorded.
     Lost(Box<ContainerRecord>),
@@ -248,7 +248,7 @@ fn may_lack_output(record: &ContainerRecord, this_boot: bool) -> bool {
     kept && may_have_run(record, this_boot) && record.state < State::Wiping
 }
 
-/// If output may be missing, writes this to the log and returns true.
+/// If output may be missing, writes a message to the log and returns true.
 fn log_missing_output(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
     if !may_lack_output(record, this_boot) {
         return false;
@@ -278,8 +278,8 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
 }
 
 /// Kills processes and waits for their exit, because a shim's helper must not write after the wipe. While waiting,
-/// reaps other children, except those in `kept`: the first process of a container exits only after all other processes
-/// of its pid namespace are reaped, and steps become children of this process when the step starter exits.
+/// reaps other children, except children in `kept`: the first process of a container exits only after all other
+/// processes of its pid namespace are reaped, and steps become children of this process when the step starter exits.
 fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     let processes: Vec<_> = pids.iter().filter_map(|pid| Some((pid, pidfd(*pid).ok()?))).collect();
     for (_, process) in &processes {
@@ -326,8 +326,8 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
         }
     }
     let mut living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
-    // An init of a tree of actions or of a pod also runs the executor's program. Do not kill it here: it is killed with
-    // its container; until then, the secret files can be accessed through its mounts.
+    // An init of a tree of actions or of a pod also runs the executor's program. Do not kill it here, because it is
+    // killed with its container, and the secret files can be accessed through its mounts.
     living.extend(
         lost.iter()
             .filter_map(|id| Some(Dirs::new(host, id).read_record()?.prepared?.init))

@@ -47,7 +47,7 @@ pub(crate) fn set(ulimits: &[Ulimit]) -> Result<(), (&str, io::Error)> {
     Ok(())
 }
 
-/// Returns the limits that this module sets. There is no limit on core files among them, because core files are never
+/// Returns the limits that this module sets. The limit on core files is not among them, because core files are never
 /// written.
 fn known(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, &Ulimit, Resource)> {
     ulimits.iter().enumerate().filter_map(|(index, ulimit)| Some((index, ulimit, resource(&ulimit.name)?)))

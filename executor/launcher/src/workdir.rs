@@ -21,7 +21,7 @@ use rustix::io::Errno;
 /// Prefix of a request. The prefix differs from all error numbers, so a request is not mistaken for a failure.
 const REQUEST: &[u8] = b"workdir:";
 
-/// Requests the supervisor to create a directory, and waits for the result.
+/// Asks the supervisor to create a directory, and waits for the result.
 ///
 /// # Errors
 /// Returns an error if the directory was not created or the socket failed.
@@ -89,7 +89,7 @@ impl Within<'_> {
         let root = open_dir(Path::new("/"))?;
         match (create_below(root.as_fd(), dir), stage) {
             (Err(error), Some(stage)) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                // Open it in the container, too: a mount such as its /sys could hide the new directory.
+                // Open the directory in the container, too: a mount such as its /sys could hide the new directory.
                 create_below(stage.as_fd(), dir).and_then(|()| open(root.as_fd(), dir).map(drop)).map_err(|_| error)
             }
             (created, _) => created,

@@ -27,7 +27,7 @@ pub enum UnpackError {
         /// Computed digest.
         found: DiffId,
     },
-    /// A layer below this one is not in the store.
+    /// A layer below this layer is not in the store.
     #[error("parent layer {0} is not unpacked")]
     Parent(DiffId),
     /// A system call failed.

@@ -194,7 +194,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// Lists the stored trees. A tree with a name never changes, so that its size can be kept.
+    /// Lists the stored trees. A tree with a name never changes, so its size can be cached.
     ///
     /// # Errors
     /// Returns an error if an I/O operation fails.

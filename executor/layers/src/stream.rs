@@ -1,7 +1,7 @@
 //! Reads a blob as a stream, which is decompressed, counted and hashed while it is read.
 //!
 //! Uses flate2 with miniz_oxide, and ruzstd. So the process that reads untrusted data runs no C code, and no library
-//! must be installed. The bytes are hashed while they are unpacked, so no byte is read twice, and the digest is that of
+//! must be installed. The bytes are hashed while they are unpacked, so no byte is read twice, and the digest covers
 //! exactly the unpacked bytes.
 
 use std::fs::File;
@@ -260,7 +260,7 @@ mod tests {
             file
         };
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
-            // A skippable frame, followed by a hole.
+            // This blob is a skippable frame, followed by a hole.
             let file = sparse(1 << 40);
             file.write_all_at(&[0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff], 0).unwrap();
             let reported = Archive::open(file, compression, &limits).err().unwrap().to_string();

@@ -109,7 +109,7 @@ impl Tree {
         mark_fd(&self.root, marks, b"/")
     }
 
-    /// Creates a directory, or sets the attributes of an existing one.
+    /// Creates a directory, or sets the attributes of an existing directory.
     ///
     /// # Errors
     /// Returns an error if the name cannot be created, or if an I/O operation fails.

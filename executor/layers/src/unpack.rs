@@ -73,8 +73,8 @@ impl Request<'_> {
 }
 
 impl PreparedUnpack {
-    /// Unpacks the layer into the store. On success the layer is complete and synced; after an error nothing remains of
-    /// it.
+    /// Unpacks the layer into the store. On success the layer is complete and synced. After an error no part of it
+    /// remains.
     ///
     /// # Errors
     /// Returns an error if the layer is invalid, or if an I/O operation fails.
@@ -101,7 +101,7 @@ impl PreparedUnpack {
 }
 
 /// Unpacks an archive into a tree. Components of its paths may have at most `name_max` bytes. Returns the skipped
-/// devices: those in `/dev`.
+/// devices in `/dev`.
 ///
 /// # Errors
 /// Returns an error if the archive is invalid, or if an I/O operation fails.

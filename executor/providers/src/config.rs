@@ -337,7 +337,7 @@ impl ProviderConfig {
         (path == "/" && !origin.host.is_empty() && (origin.secure || is_local)).then_some(origin)
     }
 
-    /// Returns true if the provider is asked as the workload, with a token in the request (`auth = "jwt"`).
+    /// Returns true if the provider authenticates the workload, by a token in the request (`auth = "jwt"`).
     pub fn is_as_workload(&self) -> bool {
         self.auth == Some(Auth::Jwt)
     }

@@ -54,7 +54,7 @@ pub(crate) fn credential(path: &Path) -> Result<Zeroizing<String>, FetchError> {
     let file = open(path, flags, Mode::empty()).map_err(|error| failed(std::io::Error::from(error).to_string()))?;
     let bytes = read(&File::from(file), CREDENTIAL_MAX).map_err(|error| match error {
         ReadError::NotRegular => failed("the credential is not a regular file".into()),
-        ReadError::TooLarge => failed(format!("the file is larger than {CREDENTIAL_MAX} bytes, the maximum")),
+        ReadError::TooLarge => failed(format!("the file is larger than the maximum of {CREDENTIAL_MAX} bytes")),
         ReadError::Io(error) => failed(error.to_string()),
     })?;
     let text = std::str::from_utf8(&bytes).map_err(|_| failed("the content is not UTF-8".into()))?;

@@ -15,7 +15,7 @@ pub(crate) async fn body(origin: &Origin, mut answer: Answer) -> Result<Zeroizin
         match answer.body.next().await {
             Ok(None) => return Ok(body),
             Ok(Some(piece)) if body.len() + piece.len() > ANSWER_MAX => {
-                let why = format!("the response of {origin} is larger than {ANSWER_MAX} bytes, the maximum");
+                let why = format!("the response from {origin} is larger than the maximum of {ANSWER_MAX} bytes");
                 return Err(FetchError::new(ErrorKind::Unsuitable, why));
             }
             Ok(Some(piece)) => {
@@ -25,7 +25,7 @@ pub(crate) async fn body(origin: &Origin, mut answer: Answer) -> Result<Zeroizin
                 body = grown;
             }
             Err(BodyError::Slow { .. }) => {
-                return Err(FetchError::unavailable(format!("the response of {origin} is too slow")));
+                return Err(FetchError::unavailable(format!("the response from {origin} is too slow")));
             }
             Err(BodyError::Ended) => {
                 return Err(FetchError::unavailable(format!(
@@ -40,7 +40,7 @@ pub(crate) async fn body(origin: &Origin, mut answer: Answer) -> Result<Zeroizin
 pub(crate) fn unavailable(origin: &Origin, error: HttpError) -> FetchError {
     FetchError::unavailable(match error {
         HttpError::Forbidden(why) => format!("access to {origin} is not allowed: {why}"),
-        HttpError::Slow { within, .. } => format!("no response of {origin} within {} s", within.as_secs()),
+        HttpError::Slow { within, .. } => format!("no response from {origin} within {} s", within.as_secs()),
         HttpError::Broken(why) | HttpError::Untrusted(why) => {
             format!("{origin}: {}", why.split(" (os error").next().unwrap_or_default())
         }

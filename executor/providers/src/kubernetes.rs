@@ -102,8 +102,8 @@ impl Kubernetes {
         if let Some(token) = token {
             let bearer = Zeroizing::new(format!("Bearer {}", token.as_str()));
             let header = HeaderValue::from_str(&bearer);
-            let mut header =
-                header.map_err(|_| FetchError::new(ErrorKind::Denied, "the token is not valid in a header"))?;
+            let why = "the token contains characters that an HTTP header cannot carry";
+            let mut header = header.map_err(|_| FetchError::new(ErrorKind::Denied, why))?;
             header.set_sensitive(true);
             headers.push((AUTHORIZATION, header));
         }

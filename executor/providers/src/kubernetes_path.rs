@@ -1,6 +1,6 @@
 //! Splits paths of Secrets in a Kubernetes cluster.
 
-/// Longest name of an object, in bytes.
+/// Maximum length of the name of an object, in bytes.
 const NAME_MAX: usize = 253;
 
 /// Returns the namespace and name of a path. Returns `None` if the path has another form.

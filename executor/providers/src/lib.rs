@@ -4,7 +4,7 @@
 //!  references ──> Providers ── group ──> directory ── openat2 ──> file beneath a directory
 //!                                   ├──> vault ────── HTTP ─────> Vault or OpenBao (login, renewal, leases)
 //!                                   ├──> kubernetes ─ HTTP ─────> Secrets of a cluster
-//!                                   └──> command ──── exec ─────> a program of the operator's
+//!                                   └──> command ──── exec ─────> a program of the operator
 //!  values, versions, leases <──────────────┘
 //! ```
 //! Several keys of one secret are read from one response, so that they are consistent. All results are limited: a value
@@ -51,7 +51,7 @@ pub struct FetchRequest {
     pub rule: String,
     /// Lease of the existing value. The lease is renewed if possible.
     pub lease: Option<Lease>,
-    /// Login of the workload, for providers with `auth = "jwt"`. All requests of a call are of one workload.
+    /// Login of the workload, for providers with `auth = "jwt"`. All requests of a call belong to one workload.
     pub login: Option<Arc<Login>>,
 }
 
@@ -127,7 +127,7 @@ pub enum ErrorKind {
     Unsuitable,
     /// The provider is temporarily unavailable.
     Unavailable,
-    /// The provider is asked as the workload, and there is no token of the workload.
+    /// The provider requires a token of the workload, and there is none.
     NoToken,
 }
 
@@ -151,13 +151,13 @@ impl FetchError {
 
     /// Returns the error for a request that requires a workload token, if the container has no token.
     pub(crate) fn no_token() -> Self {
-        let why = "there is no token of the workload since executord has started; the client sends one with UpdateFiles \
+        let why = "executord has received no token of the workload since it started; send one with UpdateFiles \
                    (provider_tokens)";
         Self::new(ErrorKind::NoToken, why)
     }
 
     pub(crate) fn too_large() -> Self {
-        Self::new(ErrorKind::Unsuitable, format!("the value is larger than {REFERENCE_VALUE_MAX} bytes, the maximum"))
+        Self::new(ErrorKind::Unsuitable, format!("the value is larger than the maximum of {REFERENCE_VALUE_MAX} bytes"))
     }
 }
 
@@ -307,7 +307,7 @@ impl Provider {
             }
         });
         let fetched = fetched.await.unwrap_or_else(|_| {
-            Err(FetchError::unavailable(format!("no response of the provider within {} s", limit.as_secs())))
+            Err(FetchError::unavailable(format!("no response from the provider within {} s", limit.as_secs())))
         });
         let problem = match &fetched {
             Err(error) if error.kind == ErrorKind::Unavailable => error.why.clone(),
@@ -340,7 +340,7 @@ mod tests {
                 renew_at: 50_000 + seconds * 2 / 3,
                 renewable: true,
             };
-            assert_eq!(lease.due_in(50_000), seconds * 2 / 3, "the control");
+            assert_eq!(lease.due_in(50_000), seconds * 2 / 3, "control failed");
             assert_eq!(lease.due_in(50_000 + seconds), 0);
             assert_eq!(lease.due_in(0), 0, "the clock was set back by hours");
         }

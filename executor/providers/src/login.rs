@@ -1,7 +1,8 @@
-//! Logins of workloads: tokens with which providers of `auth = "jwt"` are asked as the workload (rule G19).
+//! Logins of workloads: tokens with which workloads authenticate at providers with `auth = "jwt"` (rule G19 of
+//! docs/guides/cri-rules.md).
 //!
-//! A token is only in memory and is overwritten on drop. Its owner is the container; a provider that has opened a session
-//! with the token closes the session after the last owner has dropped the login.
+//! A token is only in memory and is overwritten on drop. Its owner is the container; a provider that has opened a
+//! session with the token closes the session after the last owner has dropped the login.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -205,11 +205,9 @@ impl Vault {
         let mut headers = vec![(REQUEST, HeaderValue::from_static("true"))];
         headers.extend(token.map(|token| (TOKEN, token.clone())));
         if let Some(namespace) = &self.namespace {
-            let value = HeaderValue::from_str(namespace);
-            headers.push((
-                NAMESPACE,
-                value.map_err(|_| FetchError::unavailable("the namespace is not valid in a header"))?,
-            ));
+            let why = "the namespace contains characters that an HTTP header cannot carry";
+            let value = HeaderValue::from_str(namespace).map_err(|_| FetchError::unavailable(why))?;
+            headers.push((NAMESPACE, value));
         }
         if !question.body.is_empty() {
             headers.push((CONTENT_TYPE, HeaderValue::from_static("application/json")));

@@ -74,7 +74,7 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
     let malformed = |_| "the output is not JSON with Username and Secret".to_owned();
     let Answer { username, secret } = serde_json::from_slice(&answer).map_err(malformed)?;
     if secret.len() > VALUE_MAX {
-        return Err(format!("the secret is larger than {VALUE_MAX} bytes, the maximum"));
+        return Err(format!("the secret is {} bytes; the maximum is {VALUE_MAX}", secret.len()));
     }
     match username == TOKEN_USER {
         true => Ok(Some(Credentials::IdentityToken(secret))),
@@ -96,7 +96,7 @@ fn read(child: &mut Child, server: &str, within: Duration) -> Result<Zeroizing<V
     });
     match receiver.recv_timeout(within) {
         Ok(Ok(answer)) if answer.len() > ANSWER_MAX => {
-            Err(format!("the output is larger than {ANSWER_MAX} bytes, the maximum"))
+            Err(format!("the output is larger than the maximum of {ANSWER_MAX} bytes"))
         }
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(RecvTimeoutError::Timeout) => Err(format!("no response within {} s", within.as_secs())),
@@ -167,7 +167,7 @@ mod tests {
         let path = script(&dir, &format!("sleep 1000 & echo $! $$ >{}; wait", pids.display()));
         let reported = loop {
             let reported = ask(path.as_os_str(), "r.example", Duration::from_secs(1)).unwrap_err();
-            // On a busy machine it may be killed before it has started.
+            // On a busy machine the helper may be killed before it has started.
             if pids.exists() {
                 break reported;
             }

@@ -2,8 +2,8 @@
 //!
 //! Input: the content of a `config.json` (or of the `auth.json` that Podman and Skopeo write); output: the credentials
 //! for one repository. The crate is used by executord for the file that the operator configured, and by agent-cli for
-//! the caller's own. If the file names a credential helper (`credHelpers`, `credsStore`), that program runs with the
-//! privileges of the process that reads the file. This crate never prints a value.
+//! the caller's own file. If the file names a credential helper (`credHelpers`, `credsStore`), that program runs with
+//! the privileges of the process that reads the file. This crate never prints a value.
 
 #![forbid(unsafe_code)]
 
@@ -47,9 +47,9 @@ pub enum AuthFileError {
     /// given.
     #[error("is not a Docker configuration file (line {line}, column {column})")]
     Form {
-        /// Counted from 1.
+        /// Line number, starting at 1.
         line: usize,
-        /// Counted from 1.
+        /// Column number, starting at 1.
         column: usize,
     },
     /// The entry for the registry cannot be decoded.
@@ -187,7 +187,7 @@ fn is_same(host: &str, registry: &str) -> bool {
     host.eq_ignore_ascii_case(registry) || (is_hub(host) && is_hub(registry))
 }
 
-/// Returns how many bytes of a repository's name an entry covers; 0 if the entry is for others.
+/// Returns the number of bytes of a repository's name that an entry covers; 0 if the entry is for other repositories.
 fn covers(name: &str, registry: &str, repository: &str) -> usize {
     let bare = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
     // Docker Hub's entries are URLs with a meaningless path; in other entries the path is a namespace.

@@ -29,7 +29,7 @@ struct Segment {
 }
 
 impl Search<'_> {
-    /// Searches all memory of the machine ([`KCORE`]). This takes one to two seconds per gigabyte.
+    /// Searches all memory of the machine ([`KCORE`]). The search takes one to two seconds per gigabyte.
     pub fn kernel_memory(&mut self) {
         self.core(Path::new(KCORE));
     }

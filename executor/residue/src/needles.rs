@@ -174,9 +174,9 @@ mod tests {
         }
     }
 
-    /// If a canary is long, its number of needles is limited by the period, and they contain no part of it.
+    /// The number of needles of a long canary is limited by the period. The needles contain no part of the canary.
     #[test]
-    fn needles_are_few_and_no_needle() {
+    fn needles_are_few_and_contain_no_secret() {
         let canary = Canary::random(900_000).unwrap();
         let mut needles = Needles::new().unwrap();
         needles.add("it", canary.as_bytes());

@@ -35,9 +35,9 @@ unsafe impl GlobalAlloc for ZeroOnFree {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The system's realloc may move the block and free the old one without a wipe, so this copies the block
+        // The system's realloc may move the block and free the old block without a wipe, so this copies the block
         // instead. SAFETY: the new layout has the caller's alignment and a size that the caller promises to be valid.
-        // The copy stays within both blocks, which are distinct. The old block is freed only after the new one is
+        // The copy stays within both blocks, which are distinct. The old block is freed only after the new block is
         // allocated.
         unsafe {
             let new = System.alloc(Layout::from_size_align_unchecked(size, layout.align()));
@@ -91,7 +91,7 @@ mod tests {
         // SAFETY: `zeros_after` gives up the block.
         assert!(zeros_after(|block, layout| unsafe { ZeroOnFree.dealloc(block, layout) }));
         // SAFETY: as above.
-        assert!(!zeros_after(|block, layout| unsafe { System.dealloc(block, layout) }), "the control sees nothing");
+        assert!(!zeros_after(|block, layout| unsafe { System.dealloc(block, layout) }), "control failed");
         // SAFETY: as above; the block that realloc returns is freed.
         assert!(zeros_after(|block, layout| unsafe {
             let new = ZeroOnFree.realloc(block, layout, 8192);

@@ -95,7 +95,7 @@ impl Redactor {
         forms.start_encodings();
         let mut full = false;
         for ((owner, value), place) in (0..).zip(&values).zip(places) {
-            // If a value did not fit, the larger ones that follow are not tried, which also bounds the time.
+            // If a value did not fit, the larger values that follow are not tried. This also bounds the time.
             full = full
                 || value.content.is_empty()
                 || forms.encodings(owner, value.content, value.followed, place).is_err();

@@ -55,7 +55,7 @@ mod tests {
             let mut bytes = vec![0; 1024];
             let at = leave(depth);
             memory.read_exact_at(&mut bytes, at).unwrap();
-            assert!(bytes.iter().filter(|byte| **byte == MARK).count() > 900, "the control: the bytes stay");
+            assert!(bytes.iter().filter(|byte| **byte == MARK).count() > 900, "control failed: the bytes were wiped");
             let at = leave(depth);
             scrub_stack();
             assert_eq!(marks(at), 0);

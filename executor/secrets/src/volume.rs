@@ -7,14 +7,14 @@
 //! ```text
 //! /0/                       mount point 0, a directory (0700, the process's user)
 //!    db/user -> ../../../dev/executor-files/0/..data/db/user
-//!                           path that the process opens: swapping `..data` changes all files at once
+//!                           path that the process opens: swapping `..data` changes all files in one step
 //! /1                        mount point 1, a single file
 //! /files/0/..gen1/db/user   the files (0600) of mount point 0; `files` shows at /dev/executor-files
 //! /files/0/..data -> ..gen1
 //! /inputs/values            variables and arguments, if the container may request them again (0600, root)
 //! ```
-//! This is the layout of Kubernetes' AtomicWriter, so one rename replaces a generation with a later one (see the module
-//! `generation`). Unlike AtomicWriter, generations are stored outside the visible directory, which has only the
+//! This is the layout of Kubernetes' AtomicWriter, so one rename replaces a generation with a later generation (see the
+//! module `generation`). Unlike AtomicWriter, generations are stored outside the visible directory, which has only the
 //! container's files. A directory gets the least permissions with which the files below it are accessible. The two
 //! directories above the generations, which all users pass through, can be searched but not listed (0711).
 //!

@@ -56,8 +56,8 @@ impl Namespaces {
 /// parent, so the caller can exit.
 ///
 /// # Errors
-/// Returns an error if the process has exited, the container's process limit is reached, or a privilege remains that
-/// should not remain. The caller must then exit, because it may already be inside the container.
+/// Returns an error if the process has exited, the container's process limit is reached, or the caller still has a
+/// privilege that it must not keep. The caller must then exit, because it may already be inside the container.
 pub fn enter(
     pidfd: BorrowedFd<'_>,
     namespaces: Namespaces,
@@ -71,8 +71,8 @@ pub fn enter(
     process::clone(libc::CLONE_PARENT, &one_thread)
 }
 
-/// Moves the calling process into a new mount namespace, a copy of the current one. Later mounts are visible only to
-/// this process and its children. If `namespaces` has a user namespace, the process, which has already entered it,
+/// Moves the calling process into a new mount namespace, a copy of the current namespace. Later mounts are visible only
+/// to this process and its children. If `namespaces` has a user namespace, the process, which has already entered it,
 /// becomes its root, so that new files have an owner that is mapped in the container.
 ///
 /// # Errors

@@ -91,7 +91,7 @@ pub fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_mount(mount, c"", target, c"", flags)?)
 }
 
-/// Attaches a detached mount beneath the mount whose root is `top`. When the upper mount is detached, the lower one
+/// Attaches a detached mount beneath the mount whose root is `top`. When the upper mount is detached, the lower mount
 /// becomes visible immediately.
 ///
 /// # Errors
@@ -104,7 +104,7 @@ pub fn attach_beneath(mount: BorrowedFd<'_>, top: BorrowedFd<'_>) -> io::Result<
     Ok(move_mount(mount, c"", top, c"", flags)?)
 }
 
-/// Returns true if the kernel can attach a mount beneath another.
+/// Returns true if the kernel can attach a mount beneath another mount.
 pub fn attaches_beneath() -> bool {
     // The kernel checks the flags before the paths, so paths that do not exist suffice.
     let nowhere = c"/proc/self/nowhere";
@@ -151,7 +151,7 @@ pub fn set_suid(mount: BorrowedFd<'_>) -> io::Result<()> {
 /// as the namespace's root.
 ///
 /// # Errors
-/// Returns `InvalidInput` if the file system does not support it or the mount is not detached. Returns
+/// Returns `InvalidInput` if the file system does not support id mapping or the mount is not detached. Returns
 /// `PermissionDenied` if the mount is already mapped.
 pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
     let namespace = u64::try_from(user_namespace.as_raw_fd()).map_err(io::Error::other)?;
@@ -249,7 +249,7 @@ pub fn open_in_root(
     Ok(open_resolved(root, path, flags, mode, resolve)?)
 }
 
-/// Opens a directory below another one, without following symbolic links, leaving `root` or crossing mounts.
+/// Opens a directory below another directory, without following symbolic links, leaving `root` or crossing mounts.
 ///
 /// # Errors
 /// Returns `ELOOP` if the path has a symbolic link, `EXDEV` if it escapes `root` or enters another mount, and

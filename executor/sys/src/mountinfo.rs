@@ -16,7 +16,7 @@ pub struct Mount {
     pub parent: u64,
     /// True if the mount has peers, to which mounts below it propagate.
     pub shared: bool,
-    /// True if mounts propagate to this mount from another.
+    /// True if mounts propagate to this mount from another mount.
     pub slave: bool,
     /// Device number of the file system, as in stat(2).
     pub device: u64,

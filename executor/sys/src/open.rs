@@ -27,7 +27,7 @@ pub fn read_whole(file: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("has more than {bytes_max} bytes")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the file has more than {bytes_max} bytes")));
     }
     Ok(bytes)
 }
@@ -52,7 +52,7 @@ pub fn open_resolved(
     }
 }
 
-/// Opens an existing file beneath a directory, also in a sandbox without openat2. The daemon's unit is such a sandbox,
+/// Opens an existing file beneath a directory, even in a sandbox without openat2. The daemon's unit is such a sandbox,
 /// because its filter cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
 ///
 /// # Errors
@@ -111,7 +111,7 @@ fn open_entry(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedF
     openat(dir, name.as_bytes(), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Adds the components of a path, the last one first.
+/// Adds the components of a path, the last component first.
 ///
 /// # Errors
 /// Returns `EXDEV` if the path is absolute.
@@ -137,7 +137,10 @@ mod tests {
     fn longer_file_is_refused() {
         assert_eq!(read_whole(&b"four"[..], 4).unwrap(), b"four");
         let error = read_whole(&b"fives"[..], 4).unwrap_err();
-        assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::InvalidData, "has more than 4 bytes".to_owned()));
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (io::ErrorKind::InvalidData, "the file has more than 4 bytes".to_owned())
+        );
         assert!(read_whole(io::empty(), 0).unwrap().is_empty());
     }
 

@@ -1,4 +1,5 @@
-//! Mounts overlayfs over opened directories: read-only lower directories and, if the overlay is writable, an upper one.
+//! Mounts overlayfs over opened directories: read-only lower directories and, if the overlay is writable, an upper
+//! directory.
 //!
 //! Directories are passed as descriptors. So no path is looked up a second time, and no path can be too long for the
 //! kernel or need escaping. Supports up to [`LOWER_MAX`] lower directories, the capacity of the kernel's old interface.
@@ -43,8 +44,8 @@ enum Interface {
 ///
 /// # Errors
 /// Returns `ENODEV` if the kernel has no overlayfs. Returns `InvalidInput` if `lower` is empty or longer than
-/// [`LOWER_MAX`], or the kernel rejects the layers; without an upper directory it requires two. Otherwise returns the
-/// errors of mount.
+/// [`LOWER_MAX`], or the kernel rejects the layers; without an upper directory, the kernel requires two lower
+/// directories. Otherwise returns the errors of mount.
 pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_>) -> io::Result<()> {
     if lower.is_empty() || lower.len() > LOWER_MAX {
         let why = format!("an overlay needs 1 to {LOWER_MAX} lower directories, not {}", lower.len());
@@ -123,7 +124,8 @@ mod tests {
         overlay_by(interface, &lower, upper, at.as_fd())
     }
 
-    /// Both interfaces accept more layers than an image can have, and a file of the topmost layer hides lower ones.
+    /// Both interfaces accept more layers than an image can have, and a file of the topmost layer hides files of lower
+    /// layers.
     #[test]
     #[ignore = "needs root"]
     fn many_layers_by_either_interface() {

@@ -32,13 +32,13 @@ pub struct Credentials {
 /// privileges.
 ///
 /// # Errors
-/// Returns an error if the caller is not root, or if a privilege remains that should not remain. The caller must then
-/// exit.
+/// Returns an error if the caller is not root, or if the process keeps a privilege that it must not keep. The caller
+/// must then exit.
 pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[])?;
-    // This precedes the change of user because it requires CAP_SETPCAP. Without that capability (a container's root)
-    // the set stays unchanged, and no_new_privs below makes it irrelevant.
+    // The bounding set is limited before the change of user, because this requires CAP_SETPCAP. Without that capability
+    // (a container's root) the set stays unchanged, and no_new_privs below makes it irrelevant.
     let none = CapsHashSet::new();
     capabilities::limit_bounding_set(&none, Bounding::IfAllowed)?;
     setresgid(group, group, group)?;
@@ -75,7 +75,7 @@ pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
-    // This precedes the change of user because it requires CAP_SETPCAP.
+    // The bounding set is limited before the change of user, because this requires CAP_SETPCAP.
     capabilities::limit_bounding_set(&credentials.bounding, Bounding::Required)?;
     setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
     // Keep the permitted set across setresuid; `retain` then drops all other capabilities.
@@ -114,8 +114,8 @@ pub fn keep_capabilities(held: &CapsHashSet, ambient: &CapsHashSet) -> io::Resul
 /// that the kernel creates during `act` belong to that user. `act` must not open files of other users.
 ///
 /// # Errors
-/// Returns the error of `act`. Also fails if the caller cannot become the user, or cannot restore its ids; it must then
-/// exit.
+/// Returns the error of `act`, or an error if the caller cannot become the user or cannot restore its ids. After an
+/// error other than that of `act`, the caller must exit.
 pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, held) = (getresuid()?, getresgid()?, capabilities::effective()?);
     let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
@@ -135,7 +135,8 @@ pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>
 /// itself, and new files belong to the user.
 ///
 /// # Errors
-/// Returns the error of `act`. Also fails if the caller is not root, or cannot become root again; it must then exit.
+/// Returns the error of `act`, or an error if the caller is not root or cannot become root again. After an error other
+/// than that of `act`, the caller must exit.
 pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -150,7 +151,7 @@ pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> 
     acted
 }
 
-/// Permanently reduces this process to root with only these capabilities, for one task on files of root.
+/// Permanently reduces this process to root with only these capabilities, for one task on files owned by root.
 ///
 /// # Errors
 /// Returns the same errors as [`drop_to`].
@@ -303,15 +304,17 @@ mod tests {
         assert!(nix::unistd::geteuid().is_root());
     }
 
-    /// No privilege of root remains. A process without privileges cannot run other tests, so the test program starts
+    /// No root privilege remains. A process without privileges cannot run other tests, so the test program starts
     /// itself again with only this test.
     #[test]
     #[ignore = "needs root"]
-    fn nothing_is_left_of_root() {
+    fn no_root_privilege_remains() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_ALONE";
         if std::env::var_os(ALONE).is_none() {
             let mut again = std::process::Command::new("/proc/self/exe");
-            again.args(["--include-ignored", "--exact", "privileges::tests::nothing_is_left_of_root"]).env(ALONE, "1");
+            again
+                .args(["--include-ignored", "--exact", "privileges::tests::no_root_privilege_remains"])
+                .env(ALONE, "1");
             assert!(again.status().unwrap().success());
             return;
         }

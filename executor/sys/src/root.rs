@@ -28,7 +28,7 @@ pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result
     }
     rustix::process::fchdir(&new)?;
     nix::unistd::pivot_root(".", ".")?;
-    detach(Path::new("."))?; // the old root, which is now mounted on the new one
+    detach(Path::new("."))?; // the old root, which is now mounted on the new root
     rustix::process::chdir("/")?;
     // Host mounts that are visible in the new root must not propagate changes back to the host.
     mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?;

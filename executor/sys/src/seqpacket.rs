@@ -3,8 +3,8 @@
 //! Received descriptors are close-on-exec. A truncated message, in bytes or in descriptors, is an error and never a
 //! partial message. If the peer has closed, sending returns EPIPE and never causes a signal.
 //!
-//! Each end decides on its own if its calls block, by a flag in each call. O_NONBLOCK is not used, because it belongs
-//! to the open file description. A peer that passed the socket shares this description.
+//! Each end decides on its own whether its calls block, by a flag in each call. O_NONBLOCK is not used, because it
+//! belongs to the open file description. A peer that passed the socket shares this description.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -53,8 +53,8 @@ impl Seqpacket {
     /// Connects to the listener at `path` without blocking.
     ///
     /// # Errors
-    /// Returns `ConnectionRefused` or `NotFound` if there is no listener, and `WouldBlock` if its queue is full. Also
-    /// fails if the user lacks permission.
+    /// Returns `ConnectionRefused` or `NotFound` if there is no listener, `WouldBlock` if its queue is full, and
+    /// another error if the user lacks permission.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -206,7 +206,7 @@ impl SeqpacketListener {
     /// Listens at `path`, which must not exist.
     ///
     /// # Errors
-    /// Returns `AddrInUse` if the path exists. Also fails if the path is too long.
+    /// Returns `AddrInUse` if the path exists, and another error if the path is too long.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         with_address(path, |address| bind(&socket, address))?;

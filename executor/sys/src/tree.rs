@@ -75,7 +75,7 @@ impl Identity {
 /// A walk down from the top.
 struct RemovalWalk<'a> {
     top: BorrowedFd<'a>,
-    /// Directories from the top to the current one, each with its identity and its name in the parent.
+    /// Directories from the top to the current directory, each with its identity and its name in the parent.
     way: Vec<(Identity, CString)>,
     current: OwnedFd,
 }
@@ -168,7 +168,7 @@ fn open_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Opens a single name. `BENEATH` is not used: it would refuse a directory that is moved at that moment with the error
+/// Opens a single name. `BENEATH` is not used: it would refuse a directory that is moved during the call with the error
 /// for a mount.
 fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
@@ -246,12 +246,12 @@ mod tests {
             remove(dir.as_fd(), OsStr::new("tree")).unwrap();
             assert!(!tree.exists(), "{moved}");
             assert!(other.join("above/kept/file").exists() && other.join("kept").exists(), "{moved}");
-            assert!(to.exists(), "{moved}: what was moved away is not in the tree any more");
+            assert!(to.exists(), "{moved}: the moved directory is no longer in the tree");
         }
     }
 
-    /// The moves of the previous test as a race: if one thread keeps moving directories out and in while trees are
-    /// removed, nothing outside the trees is removed.
+    /// Repeats the moves of the previous test as a race: if one thread keeps moving directories out and in while trees
+    /// are removed, nothing outside the trees is removed.
     #[test]
     fn concurrent_moves_remove_nothing_outside_tree() {
         let home = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ pub struct TreeWalk {
     device: u64,
     size: TreeSize,
     linked: HashSet<u64>,
-    /// Directories from the top to the current one.
+    /// Directories from the top to the current directory.
     way: Vec<Dir>,
 }
 

@@ -36,7 +36,7 @@ pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
             Fork::Parent(pid) => Ok((pid, go)),
             Fork::Child => child(go, wait),
         })?;
-    // This does not depend on the scheduler: it works before the child has run.
+    // The maps can be written even if the child has not been scheduled yet.
     let taken = map(pid, start, size).and_then(|()| open(pid));
     drop(go);
     taken

@@ -54,8 +54,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns true for a regular file whose content is contiguous in the archive. Programs for archives without sparse
-    /// files accept no other one.
+    /// Returns true for a regular file whose content is contiguous in the archive. Programs that do not support sparse
+    /// files accept only such files.
     pub fn is_plain_file(&self) -> bool {
         self.kind == Kind::File && !self.sparse
     }

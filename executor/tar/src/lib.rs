@@ -8,7 +8,7 @@
 //! base-256 numbers and sparse files, pax with its records and its three forms of sparse files. The crate `tar` is not
 //! sufficient: its records end at the first newline, so that a `security.capability` containing a byte 10 is an error
 //! or lost, its long names and records are limited only by memory, and it does not support pax's sparse files and
-//! negative times. Archives are still written with it.
+//! negative times. Archives are still written with that crate.
 
 #![forbid(unsafe_code)]
 

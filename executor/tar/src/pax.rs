@@ -50,7 +50,7 @@ impl Records {
         }
         let number = || decimal(value).ok_or_else(|| damaged("a record whose value is not a number"));
         match key {
-            // An empty value cancels an earlier one.
+            // An empty value cancels an earlier value.
             b"path" => self.path = (!value.is_empty()).then(|| value.to_vec()),
             b"linkpath" => self.link = (!value.is_empty()).then(|| value.to_vec()),
             b"size" => self.size = Some(number()?),

@@ -24,7 +24,7 @@ pub struct Reader<R> {
     /// Unread bytes of the current entry's content and padding.
     left: u64,
     padding: u64,
-    /// Remaining pieces of the current entry; the next one is last.
+    /// Remaining pieces of the current entry; the next piece is last.
     pieces: Vec<Piece>,
     sparse: bool,
     ended: bool,
@@ -79,13 +79,13 @@ impl<R: Read> Reader<R> {
         within(path, "bytes of files", self.file_bytes, self.limits.file_bytes)
     }
 
-    /// Returns the rest of the source. Bytes after the end of the archive are not part of it.
+    /// Returns the rest of the source. Bytes after the end of the archive are not part of the archive.
     pub fn into_source(self) -> R {
         self.source
     }
 
-    /// Returns the next entry, skipping unread content of the current one. After an error there are no more entries,
-    /// because the position of the next one is unknown.
+    /// Returns the next entry, skipping unread content of the current entry. After an error there are no more entries,
+    /// because the position of the next entry is unknown.
     ///
     /// # Errors
     /// Returns an error if the archive is malformed, a limit is exceeded, or the source fails.

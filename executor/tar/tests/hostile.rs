@@ -1,4 +1,4 @@
-//! Hostile archives: each is refused with an error that names the fault, or read as far as it is an archive.
+//! Tests with malicious archives. Each is refused with an error that names the fault, or its valid part is read.
 //!
 //! The callers decide which types and destinations of entries are allowed, so paths and links that escape are
 //! returned as written, and `components` refuses them. The callers have tests of their policies.
@@ -62,7 +62,8 @@ fn read<R: io::Read>(mut reader: Reader<R>) -> Result<Vec<Entry>, TarError> {
     Ok(entries)
 }
 
-/// Reads an archive in each way: with contents, skipping them by reading, and skipping them by seeking. All agree.
+/// Reads an archive with contents, skipping contents by reading, and skipping contents by seeking. Checks that all
+/// results agree.
 fn outcome(archive: &[u8]) -> Result<Vec<Entry>, String> {
     fn skip<R: io::Read>(mut reader: Reader<R>) -> Result<usize, String> {
         let mut count = 0;
@@ -210,7 +211,7 @@ fn totals_are_bounded() {
         let refused = read(Reader::new(&*archive, short)).unwrap_err().to_string();
         assert!(refused.contains(&format!("{found} {what}; at most {}", found - 1)), "{refused}");
     }
-    // A stream without end.
+    // The stream has no end.
     let start = header(b'0', "a", "", 1 << 40, |_| {});
     let endless = io::Read::chain(&*start, io::repeat(0));
     let refused = read(Reader::new(endless, Limits { file_bytes: u64::MAX, bytes: 1 << 20, ..limits })).unwrap_err();

@@ -71,7 +71,7 @@ async fn follow(
         }
         (origin, path) = (next, place);
     }
-    Err(Failure::last(format!("{origin} redirects more than {} times, the maximum", fetch.rules.redirects_max)))
+    Err(Failure::last(format!("{origin} redirects more than {} times", fetch.rules.redirects_max)))
 }
 
 fn redirect(origin: &Origin, headers: &HeaderMap) -> Result<(Origin, Zeroizing<String>), Failure> {

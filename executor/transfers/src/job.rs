@@ -145,7 +145,7 @@ pub enum Report {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Reason on one line. Of the URL, it contains only scheme, host and port.
+    /// Reason on one line. The reason contains no part of the URL other than scheme, host and port.
     pub why: String,
     pub kind: FailureKind,
 }

@@ -6,9 +6,9 @@
 //!                                            ── unpack ─> the file as a tar archive, into the pipe of the process in the container
 //!                                            ── send ──> output of such a pipe, to a server
 //! ```
-//! A worker does one job and exits. So URLs, TLS buffers and the effects of an archive bomb exist only until then. The
-//! worker's memory is limited, it has only the descriptors of its job, and it exits when executord exits. The worker
-//! creates no files from an archive; the process in the container does.
+//! A worker does one job and exits. So URLs, TLS buffers and the effects of an archive bomb exist only during one job.
+//! The worker's memory is limited, it has only the descriptors of its job, and it exits when executord exits. The
+//! worker creates no files from an archive; the process in the container does.
 
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ pub fn work() -> ExitCode {
 
 fn serve() -> io::Result<()> {
     process::survive_hangup()?; // like executord, whose process group it shares
-    // This precedes forbid_dumps, which makes root the owner of the file in /proc.
+    // Set the OOM score before forbid_dumps, which makes root the owner of the file in /proc.
     process::be_expendable()?;
     process::forbid_dumps()?;
     bound(Resource::As, ADDRESS_SPACE_MAX)?;

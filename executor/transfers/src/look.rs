@@ -105,7 +105,7 @@ impl<R: Read> Read for Bounded<R> {
         let length = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(length as u64).ok_or_else(|| {
             io::Error::other(
-                "unpacks to far more bytes than its compressed size, or exceeds transfers.unpacked_bytes_max",
+                "the content has far more bytes than its compressed size, or exceeds transfers.unpacked_bytes_max",
             )
         })?;
         Ok(length)

@@ -73,7 +73,7 @@ pub(crate) fn to_tar(file: &File, out: &mut impl Write, bytes_max: u64) -> io::R
         let entry = entry.map_err(failed)?;
         left = left
             .checked_sub(entry.size())
-            .ok_or_else(|| io::Error::other(format!("the unpacked size exceeds {bytes_max} bytes, the maximum")))?;
+            .ok_or_else(|| io::Error::other(format!("the unpacked size exceeds the maximum of {bytes_max} bytes")))?;
         append(entry, &mut tar)?;
     }
     tar.finish()
@@ -126,10 +126,10 @@ impl<R: Read> Read for Exact<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.inner.read(buffer)?;
         if length == 0 && self.left > 0 && !buffer.is_empty() {
-            return Err(io::Error::other(format!("ends {} bytes before its declared size", self.left)));
+            return Err(io::Error::other(format!("the content ends {} bytes before its declared size", self.left)));
         }
-        self.left =
-            self.left.checked_sub(length as u64).ok_or_else(|| io::Error::other("is longer than its declared size"))?;
+        let left = self.left.checked_sub(length as u64);
+        self.left = left.ok_or_else(|| io::Error::other("the content is longer than its declared size"))?;
         Ok(length)
     }
 }

@@ -166,7 +166,7 @@ mod tests {
             writer.shutdown().await.unwrap();
         });
         yield_now().await; // one thread: both tasks run until they have to wait
-        assert!(!writing.is_finished(), "the control: the response does not fit into the buffer");
+        assert!(!writing.is_finished(), "control failed: the response fits into the buffer");
         client.write_all(b"hello").await.unwrap();
         client.shutdown().await.unwrap();
         assert_eq!(timeout(Duration::from_secs(10), reading).await.unwrap().unwrap(), (*b"hello", 0));
@@ -187,8 +187,8 @@ mod tests {
         u32::from_str_radix(events.split_ascii_whitespace().next().unwrap(), 16).unwrap()
     }
 
-    /// While every response finds buffer space, the socket is not registered for writing. After a response has found
-    /// none, it is (control).
+    /// While every response finds buffer space, the socket is not registered for writing. As a control, the socket is
+    /// registered after a response has found no space.
     #[tokio::test]
     async fn socket_polls_writability_only_after_blocked_write() {
         const EPOLLIN: u32 = 1;

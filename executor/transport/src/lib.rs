@@ -9,8 +9,8 @@
 //! response of a method can be ([`wire::budget::AnswerKind`]). The output is requests with their own fields and bodies.
 //!
 //! This crate handles frames, gRPC messages as bytes, limits, handshakes and certificates. The crate is independent of
-//! methods, names of callers, metrics and configuration files. After a call, nothing of it stays in the memory of the
-//! connection (docs/adr/0014).
+//! methods, names of callers, metrics and configuration files. After a call, no data of the call stays in the memory of
+//! the connection (docs/adr/0014).
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Assigns connection slots. No owner can occupy all of them, and idle connections are closed when slots are needed.
 //!
 //! An idle connection costs little, and control planes keep connections open for days, so an idle connection stays open
-//! until its slot is needed. Connections that never made a call are closed first, then other idle ones. Of these, the
-//! oldest connection of the owner with the most connections is closed. If all connections are busy, an owner with few
-//! connections gets a slot beyond the limit.
+//! until its slot is needed. Connections that never made a call are closed first, then other idle connections. Of
+//! these, the oldest connection of the owner with the most connections is closed. If all connections are busy, an owner
+//! with few connections gets a slot beyond the limit.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -131,8 +131,8 @@ impl Slots {
         } else if is_user(owner) && taken.iter().filter(|one| is_user(one.owner)).count() >= users {
             give_up(&mut taken, |one| is_user(one.owner))?;
         } else if taken.len() >= all {
-            // Close a connection of the owner that has the most connections among the owners with idle ones. That owner
-            // must have more connections than the owner of the new connection.
+            // Close a connection of the owner that has the most connections among the owners with idle connections.
+            // That owner must have more connections than the owner of the new connection.
             let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));
@@ -151,7 +151,8 @@ impl Slots {
     }
 }
 
-/// Closes the connection with the highest idleness among those that `which` selects; of several, the oldest one.
+/// Closes the connection with the highest idleness among the connections that `which` selects. If several have the same
+/// idleness, closes the oldest.
 fn give_up(taken: &mut Vec<Occupied>, which: impl Fn(&Occupied) -> bool) -> Option<()> {
     let idle = taken.iter().enumerate().filter(|(_, one)| which(one));
     let idle = idle.filter_map(|(place, one)| Some((one.idleness()?, std::cmp::Reverse(place))));
@@ -217,7 +218,7 @@ mod tests {
         held.extend((0..5).map(|_| slots.take(A, &idle()).unwrap()));
         held.push(slots.take(B, &idle()).unwrap());
         let _new = slots.take(Owner::User(3), &idle()).unwrap();
-        held[2].lost().await; // belongs to A, which has the most; the oldest silent one
+        held[2].lost().await; // the oldest silent connection of A, which has the most connections
         assert_eq!(slots.occupied().len(), LIMITS.all);
         assert!(slots.take(A, &busy()).is_some(), "a connection of A is replaced");
     }

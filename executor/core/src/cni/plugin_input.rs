@@ -53,7 +53,7 @@ pub fn cni_args(arguments: &[CniArgument]) -> String {
 }
 
 impl Capabilities {
-    /// Returns the capabilities of a request: published ports, DNS settings, and those of its CNI options.
+    /// Returns the capabilities of a request: published ports, DNS settings, and the capabilities of its CNI options.
     pub fn from_asked(connectivity: &Connectivity) -> Self {
         let mut all = Map::new();
         let port = |port: &PublishedPort| {

@@ -140,7 +140,7 @@ fn options_go_to_declaring_plugins() {
         "io.kubernetes.cri.pod-annotations": {"a/b": "c"},
     });
     assert_eq!(given(1, Some(options.clone())), Some(expected));
-    assert_eq!(given(0, Some(options)), None, "the control");
+    assert_eq!(given(0, Some(options)), None, "control failed");
     assert_eq!(given(1, Some(CniOptions::default())), None);
     let argument = |name: &str, value: &str| CniArgument { name: name.into(), value: value.into() };
     assert_eq!(cni_args(&[]), "IgnoreUnknown=1");

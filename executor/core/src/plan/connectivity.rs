@@ -92,7 +92,7 @@ pub struct Connectivity {
     /// Additional names on a built-in network, besides the id and the host name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub network_aliases: Vec<String>,
-    /// Addresses of name servers; those of the CNI result if empty.
+    /// Addresses of name servers. If empty, the name servers of the CNI result are used.
     pub dns_servers: Vec<IpAddr>,
     /// Domains to search.
     pub dns_searches: Vec<String>,

@@ -11,9 +11,9 @@ use super::UserRef;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// Into the container.
+    /// Files are copied into the container.
     Download,
-    /// Out of the container.
+    /// Files are copied out of the container.
     Upload,
 }
 

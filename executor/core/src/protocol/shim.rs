@@ -159,7 +159,7 @@ pub struct CheckOutput {
 /// Records a change of the container's health in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct NoteHealth {
-    /// True if the container became healthy; false if its checks begin.
+    /// True if the container became healthy; false when its checks begin.
     #[prost(bool, tag = "1")]
     pub healthy: bool,
     /// Number of restarts before the checked run.
@@ -167,8 +167,8 @@ pub struct NoteHealth {
     pub run: u64,
 }
 
-/// Requests an unconnected TCP socket in the container's network namespace. The shim refuses this unless the container
-/// has checks that connect, or is a pod and `policy.allow_connect` is set.
+/// Requests an unconnected TCP socket in the container's network namespace. The shim refuses the request unless the
+/// container has checks that connect, or is a pod and `policy.allow_connect` is set.
 #[derive(Clone, PartialEq, Message)]
 pub struct MakeSocket {
     /// True for IPv6, false for IPv4.

@@ -81,10 +81,10 @@ pub struct Archive {
 pub enum ArchiveWork {
     /// Invalid value.
     Nothing = 0,
-    /// Out of the container. The output has the length of an [`ArchiveStat`] (32 bits, little endian), the
+    /// Copies files out of the container. The output has the length of an [`ArchiveStat`] (32 bits, little endian), the
     /// [`ArchiveStat`], and the archive.
     Get = 1,
-    /// Into the container. An [`ArchiveDone`] follows after everything is unpacked.
+    /// Copies files into the container. An [`ArchiveDone`] follows after everything is unpacked.
     Put = 2,
 }
 
@@ -178,7 +178,7 @@ pub struct Started {
 /// Connects a client to the container's own process. A descriptor accompanies the call.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attach {
-    /// True if the client sends input; only one client at a time can do so.
+    /// True if the client sends input; only one client at a time can send input.
     #[prost(bool, tag = "1")]
     pub input: bool,
     /// True to disconnect another client that sends input.

@@ -27,7 +27,8 @@ pub enum StepState {
 /// A step: an action of the tree, with its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Path of the action in the request: `action.serial.actions[0]`. For a run action, also the id of its process.
+    /// Path of the action in the request: `action.serial.actions[0]`. The path of a run action is also the id of its
+    /// process.
     pub path: String,
     /// Kind of action: `run`, `serial`, ...
     pub kind: String,

@@ -66,7 +66,7 @@ pub fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     };
     let new_privileges = isolation.allow_new_privileges;
     let (names, ambient) = (of_user(uid), uid != 0);
-    // A set-user-id program of root gets root's capabilities.
+    // A set-user-id program that is owned by root gets root's capabilities.
     let bounding = if new_privileges { of_user(0) } else { names.clone() };
     CapabilitySets { names, bounding, ambient, new_privileges }
 }

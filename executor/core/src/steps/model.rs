@@ -347,13 +347,14 @@ fn random_trees_end_as_the_reference_says() {
         let modes = [RestartMode::Always, RestartMode::OnFailure(Some(1 + random.below(6) as u32))];
         let restart = (random.below(3) == 0).then(|| RestartPolicy {
             mode: modes[random.below(2) as usize],
-            // Odd, like the timeouts of steps.
+            // The delay is odd, like the timeouts of steps.
             delay_min: Duration::from_millis(2 * random.below(800) + 1),
             delay_max: Duration::from_millis(2 * random.below(3000) + 1601),
         });
         let for_ever = restart.as_ref().is_some_and(|policy| policy.mode == RestartMode::Always);
         let actions = Actions { setup, action, sidecars, restart, sidecar_limits: BTreeMap::new() };
-        // Even numbers with a distinct remainder for each process, so that few processes end at the same time.
+        // The times are even numbers with a distinct remainder for each process, so that few processes end at the same
+        // time.
         let mut behaviour = |index: usize| Behaviour {
             lasts: 4 + 2 * (random.below(1 << 20) * 512 + index as u64) % (1 << 13),
             code: if random.below(3) == 0 { 1 + i32::try_from(random.below(200)).unwrap() } else { 0 },

@@ -5,7 +5,7 @@
 //!                    └── none ──> the step ends with the last run's error
 //! ```
 //! The first restart is immediate. The delays of consecutive restarts double each time, until a run is long enough
-//! ([`RestartPolicy`]). A cancellation prevents further runs, also during a delay. [`RestartPacer`] limits the number
+//! ([`RestartPolicy`]). A cancellation prevents further runs, even during a delay. [`RestartPacer`] limits the number
 //! of restarts even if the delays are short.
 
 use std::time::Duration;

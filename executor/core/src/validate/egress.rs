@@ -194,9 +194,9 @@ mod tests {
         assert_eq!(reported(false, Network::None, plain(), one()), ["egress_rules"]);
         let raw = || Isolation { capabilities_added: vec!["CAP_NET_RAW".into()], ..plain() };
         assert_eq!(reported(true, Network::Cni, raw(), one()), ["capabilities.add"]);
-        assert!(reported(true, Network::Cni, raw(), Vec::new()).is_empty(), "the control");
+        assert!(reported(true, Network::Cni, raw(), Vec::new()).is_empty(), "control failed");
         let privileged = || Isolation { privileged: true, ..plain() };
         assert_eq!(reported(true, Network::Cni, privileged(), one()), ["privileged"]);
-        assert!(reported(true, Network::Cni, privileged(), Vec::new()).is_empty(), "the control");
+        assert!(reported(true, Network::Cni, privileged(), Vec::new()).is_empty(), "control failed");
     }
 }

@@ -298,8 +298,8 @@ mod tests {
         reported.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
     }
 
-    /// CRI rule C29: "no limit" differs from an unset limit, is not counted, and needs the operator's permission, also
-    /// in the launcher.
+    /// CRI rule C29: "no limit" differs from an unset limit, is not counted, and needs the operator's permission, which
+    /// the launcher checks, too.
     #[test]
     fn no_limit_differs_from_unset() {
         let unlimited = Unlimited { memory: true, pids: true };

@@ -137,7 +137,7 @@ pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
         ("cgroup_parent", member.host_options.cgroup_parent == pod.host_options.cgroup_parent),
     ];
     for (field, _) in shared.into_iter().filter(|(_, is_same)| !is_same) {
-        report.add(field, Conflict.because(format!("differs from that of the pod {}", pod.id)));
+        report.add(field, Conflict.because(format!("differs from the setting of the pod {}", pod.id)));
     }
     for (index, volume) in member.volumes.iter().enumerate() {
         let VolumeSource::Pod(name) = &volume.source else { continue };
@@ -277,6 +277,6 @@ mod tests {
             ..member()
         };
         assert_eq!(fields(validate(&asked(true), &Policy::default())), ["init"]);
-        assert_eq!(fields(validate(&asked(false), &Policy::default())), [""; 0], "the control");
+        assert_eq!(fields(validate(&asked(false), &Policy::default())), [""; 0], "control failed");
     }
 }

@@ -48,7 +48,7 @@ pub enum Unenforceable {
 pub struct Policy {
     /// Directory that relative paths of files are resolved against.
     pub files_root: PathBuf,
-    /// Maximum bytes of the contents of all files together, as in a BBS.
+    /// Maximum total size of the contents of a request's files, in bytes. The default is the limit of Diego's BBS.
     #[serde(with = "crate::settings::bytes")]
     pub files_bytes_max: u64,
     /// Maximum and default bytes of a container's outputs.

@@ -22,7 +22,7 @@ impl MessageSurroundings<'_> {
     /// Describes the conflict of a file at this path with another mount, if there is one.
     fn conflict(&self, path: &Path) -> Option<&'static str> {
         if self.files.iter().any(|file| file.path.starts_with(path)) {
-            return Some("is a secret file, or a parent directory of one");
+            return Some("is a secret file or a parent directory of a secret file");
         }
         if self.file_directories.iter().any(|directory| path.starts_with(directory)) {
             return Some("is in one of file_directories, which can only contain secret files");

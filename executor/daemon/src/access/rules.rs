@@ -282,7 +282,7 @@ mod tests {
         let uris = vec!["spiffe://a".to_owned(), format!("spiffe://{}", "b".repeat(NAMES_BYTES_MAX))];
         let large = Requester::Remote(Identity { uris, ..rep() }).bounded();
         assert_eq!(large, Requester::Remote(Identity::default()));
-        assert_eq!(Requester::Remote(rep()).bounded(), Requester::Remote(rep()), "the control");
+        assert_eq!(Requester::Remote(rep()).bounded(), Requester::Remote(rep()), "control failed");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::node::Node;
 
 /// Interval at which sent positions are saved: a save for each line would cost a write to disk.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of saves between two reports of drops.
+/// Number of saves between two reports of dropped output.
 const REPORT: u32 = 10;
 /// Poll interval of a log whose directory cannot be watched.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

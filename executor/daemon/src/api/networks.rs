@@ -86,7 +86,7 @@ fn answer(names: &[String], list: NetworkList) -> Result<v1::ListNetworksRespons
         // A warning may be about the file that should define the network.
         if let Some(first) = list.warnings.first() {
             let others = list.warnings.len() - 1;
-            let more = if others == 0 { String::new() } else { format!(" (and {others} further warnings)") };
+            let more = if others == 0 { String::new() } else { format!(" (further warnings: {others})") };
             why = format!("{why}; warning: {first}{more}");
         }
         return Err(ApiError::not_found(format!("names[{index}]"), why));
@@ -170,7 +170,7 @@ mod tests {
     fn unknown_name_is_not_found() {
         let missing = answer(&names(&["web", "nope"]), listed(&["a.conf: is empty", "b.conf"])).unwrap_err();
         assert_eq!((missing.kind, &*missing.violations[0].field), (Kind::NotFound, "names[1]"));
-        let expected = "there is no network `nope`; warning: a.conf: is empty (and 1 further warnings)";
+        let expected = "there is no network `nope`; warning: a.conf: is empty (further warnings: 1)";
         assert_eq!(missing.message, expected);
     }
 

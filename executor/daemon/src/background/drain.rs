@@ -1,4 +1,4 @@
-//! Drain: the cell accepts no new containers, and stops its existing ones, a few at a time, until a deadline.
+//! Drain: the cell accepts no new containers, and stops its existing containers, a few at a time, until a deadline.
 //!
 //! ```text
 //!  containers and members, `parallel` at a time, each with its grace ──> pods ──> drained

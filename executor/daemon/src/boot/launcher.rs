@@ -93,7 +93,8 @@ pub(super) fn connect(
 /// Returns true if the launcher exits within `patience`. Returns false if it responds, or if neither happens in time. A
 /// killed launcher accepts connections until the kernel has torn it down.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
-    // Use a second connection: on the first one, a late response would be mistaken for the response to the greeting.
+    // Use a second connection: on the first connection, a late response would be mistaken for the response to the
+    // greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
     // With default values only, the message would be empty, which means the end of a connection.
     let request = LauncherRequest { sequence: 1, call: None };
@@ -129,7 +130,7 @@ fn is_dying(socket: &Path, patience: Duration) -> bool {
     state.unwrap_or(false)
 }
 
-/// Returns the launcher's executable: the configured path, or the one next to executord.
+/// Returns the launcher's executable: the configured path, or `executor-launcher` next to executord.
 fn program(config: &Config) -> Result<PathBuf, BootError> {
     match &config.launcher {
         Some(program) => Ok(program.clone()),

@@ -195,8 +195,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// If the owner of the runtime socket's directory keeps replacing the socket with symlinks to a file of root during
-    /// a start, the file is never changed.
+    /// If the owner of the runtime socket's directory keeps replacing the socket with symlinks to a file owned by root
+    /// during a start, the file is never changed.
     #[test]
     #[ignore = "needs root, to act as another user"]
     fn planted_runtime_socket_link_is_not_followed() {
@@ -239,7 +239,7 @@ mod tests {
         });
         let meta = victim.metadata().unwrap();
         assert_eq!((meta.uid(), meta.mode() & 0o777), (0, 0o600));
-        assert!(listened > 0, "the control: some starts went well");
+        assert!(listened > 0, "control failed: every start failed");
         let _ = std::fs::remove_file(&socket);
         let listener = runtime(&config, &user, true);
         let meta = socket.metadata().unwrap();

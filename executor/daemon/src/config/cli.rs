@@ -52,8 +52,8 @@ pub struct Args {
     /// Remove everything on exit: containers, launcher and both directories
     #[arg(long)]
     pub ephemeral: bool,
-    /// Check the configuration file [default: the file of --config], print each error with its line, and exit: 0 valid,
-    /// 1 not
+    /// Check the configuration file [default: the file of --config], print each error with its line, and exit with code
+    /// 0 if the file is valid, otherwise with code 1
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     pub check_config: Option<Option<PathBuf>>,
     /// Write the manual page into DIR and exit

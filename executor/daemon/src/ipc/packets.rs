@@ -16,8 +16,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 thread_local! {
-    /// Buffer for received packets. Each runtime thread has one, and not each connection, because there are as many
-    /// connections as containers.
+    /// Buffer for received packets. Each runtime thread has one buffer. A buffer for each connection would need more
+    /// memory, because there are as many connections as containers.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
 }
 
@@ -142,7 +142,7 @@ mod tests {
             }
         });
         yield_now().await; // one thread: the other task runs until it has to wait
-        assert!(!sending.is_finished(), "the control: there is no room for all");
+        assert!(!sending.is_finished(), "control failed: there is room for all messages");
         let theirs = Packets::new(theirs).unwrap();
         let mut buffer = vec![0; 8192];
         for number in 0..1000_u32 {

@@ -13,7 +13,7 @@ use executor_sys::mutex::locked;
 
 use super::Launcher;
 
-/// Time limit for unpacking or removing a layer: the largest layers have gigabytes, and disks are slow.
+/// Time limit for unpacking or removing a layer: the largest layers are several gigabytes, and disks are slow.
 const UNPACK_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Time limit for a layer lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,7 +28,8 @@ type Cached = HashMap<(Digest, Vec<Digest>), Option<String>>;
 #[derive(Debug)]
 pub struct LauncherLayers {
     launcher: Arc<Launcher>,
-    /// Layers that the launcher reported, and the greeting count at that time: a new greeting invalidates the cache.
+    /// Layers that the launcher reported, and the number of greetings before that report: a new greeting invalidates
+    /// the cache.
     cache: Mutex<(u64, Cached)>,
 }
 

@@ -204,7 +204,7 @@ fn open_logs(directory: &Path) -> io::Result<VecDeque<OpenFile>> {
         let older = open(&directory.join("log.1"))?;
         match (older, current) {
             (Some(older), Some(current)) if older.identity == current.identity => {}
-            // After two rotations between the opens the older file is newer than the current one.
+            // After two rotations between the opens the older file is newer than the current file.
             (Some(older), Some(current)) if older.begins.is_some() && older.begins > current.begins => {
                 return Ok(VecDeque::from([current, older]));
             }
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(all(&mut reader), ["1"]);
         log.write(&line("2"));
         log.rotate();
-        assert_eq!(all(&mut reader), ["2"], "the rest of the old file, while there is no new one");
+        assert_eq!(all(&mut reader), ["2"], "the rest of the old file, while there is no new file");
         log.write(&line("3"));
         log.rotate();
         log.write(&line("4"));

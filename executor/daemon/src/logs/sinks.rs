@@ -81,7 +81,7 @@ pub(crate) struct MessageOrigin {
 }
 
 /// Deletion state of a container, for the task that sends its log. The state is locked while the log is read, so that
-/// the task reads nothing of a later container with the same id.
+/// the task never reads the log of a later container with the same id.
 #[derive(Debug, Default)]
 struct DeletionState(Mutex<HeldFiles>);
 

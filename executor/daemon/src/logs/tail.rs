@@ -33,7 +33,7 @@ impl Lines {
     }
 }
 
-/// Skips the lines before the last ones.
+/// Selects the last lines, and skips the lines before them.
 #[derive(Debug, Default)]
 pub struct Tail {
     skip: u64,
@@ -46,7 +46,7 @@ impl Tail {
         Self { skip: u64::MAX, lines: Lines::default() }
     }
 
-    /// Creates a tail of the last counted lines, and of later ones.
+    /// Creates a tail that selects the last `lines` of the counted lines, and all later lines.
     pub fn last(&self, lines: u64) -> Self {
         Self { skip: self.lines.begun.saturating_sub(lines), lines: Lines::default() }
     }

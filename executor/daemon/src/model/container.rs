@@ -4,7 +4,9 @@
 //!  admit ──> Handle ── presence: watch ──> Get, List, Wait, StreamLogs
 //!              │  └── shim: link ────────> Stop, Signal
 //!              └── driven by one task (actor), from its launch or its recovery to its completion
-//! ``` The handle outlives the task, and then holds only the status of the completed container. After the container's
+//! ```
+//!
+//! The handle outlives the task, and then holds only the status of the completed container. After the container's
 //! completion, and before the task returns, the shim releases the node's resources.
 
 pub mod link;
@@ -78,7 +80,7 @@ pub struct Handle {
     pub(crate) deleting: tokio::sync::Mutex<()>,
     /// Held by the call that updates the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
-    /// Logins of the container at providers that are asked as the workload. Empty after a restart of this daemon.
+    /// Logins of the workload at its secret providers. Empty after a restart of this daemon.
     pub(crate) logins: WorkloadLogins,
     /// Notified when the client has sent new tokens.
     pub(crate) tokens_changed: Notify,
@@ -91,13 +93,13 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Returns the error for an update whose response was lost. `shows` describes how a client can check if the shim
-    /// applied the update.
-    pub(crate) fn answer_is_lost(&self, shows: &str) -> ApiError {
+    /// Returns the error for an update whose response was lost. `advice` describes how a client can check whether the
+    /// shim applied the update.
+    pub(crate) fn answer_is_lost(&self, advice: &str) -> ApiError {
         if self.state().is_none_or(|state| state >= State::Wiping) {
             return shim_is_gone(self.id());
         }
-        let why = format!("the connection to the shim of container {} was lost: its {shows}", self.id());
+        let why = format!("the connection to the shim of container {} was lost: {advice}", self.id());
         ApiError::new(Kind::Unavailable, why)
     }
 

@@ -72,11 +72,11 @@ pub struct Event {
     pub container: ContainerId,
     #[serde(rename = "what")]
     pub kind: EventKind,
-    /// Result of the container, with `completed`.
+    /// Result of the container; set for `completed` only.
     pub end: Option<Arc<ContainerResult>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Arc<StepRecord>>,
-    /// The restart record, with `restarting`.
+    /// The restart record; set for `restarting` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<Arc<RestartRecord>>,
 }

@@ -24,7 +24,7 @@ impl RunningChecks {
     pub(crate) fn enter(&self, owner: Option<Requester>) -> Result<RunningCheck<'_>, ApiError> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if running.contains(&owner) {
-            let why = "the caller's previous check of a network is running; one at a time is allowed";
+            let why = "the caller's previous check of a network is still running; wait until it ends";
             return Err(ApiError::new(Kind::Exhausted, why));
         }
         running.push(owner.clone());

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// From admission to the start of the process.
+    /// Phase from admission to the start of the process.
     Create,
-    /// From the end of the grace period to the exit of all processes.
+    /// Phase from the end of the grace period to the exit of all processes.
     Stop,
     /// Wiping the secrets, capturing the outputs, and writing the exit record.
     Wipe,

@@ -136,15 +136,15 @@ pub struct TraceContext {
 /// A lifecycle phase that affects the latency of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// From the request to its admission: validation and image pull.
+    /// Phase from the request to its admission: validation and image pull.
     Admit,
-    /// From admission to the shim's first step.
+    /// Phase from admission to the shim's first step.
     Launch,
-    /// From the shim's first step until the container is created.
+    /// Phase from the shim's first step until the container is created.
     Prepare,
-    /// From creation until the program runs.
+    /// Phase from creation until the program runs.
     Start,
-    /// From the process's exit until its secrets are wiped and its record is written.
+    /// Phase from the process's exit until its secrets are wiped and its record is written.
     Finish,
 }
 

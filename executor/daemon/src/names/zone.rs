@@ -1,7 +1,7 @@
 //! Names and addresses of the running containers of each network.
 //!
 //! An id belongs to exactly one container. Host names and aliases are chosen freely, and several containers can have
-//! the same one, so ids take precedence. Members of a pod have the pod's address.
+//! the same name, so ids take precedence. Members of a pod have the pod's address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -285,7 +285,7 @@ async fn run_renewal(node: &Arc<Node>, handle: &Arc<Handle>) {
     }
 }
 
-/// Generates a new key and certificate, and replaces the old ones.
+/// Generates a new key and certificate for the container, and replaces its current key and certificate.
 async fn renew(node: &Arc<Node>, handle: &Arc<Handle>) -> Renewal {
     // Record and generation are consistent under the update lock.
     let turn = handle.updating.lock().await;

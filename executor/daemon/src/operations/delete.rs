@@ -68,7 +68,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
 ///
 /// The order of the steps matters, because the id is free as soon as the container is removed from the registry:
 /// - The deletion event precedes any event of a later container with the same id.
-/// - The ledger deletes the entry of the old container, not of the later one.
+/// - The ledger deletes the entry of the old container, not the entry of the later container.
 /// - A client that receives the deletion finds the id free.
 ///
 /// The event precedes the deletion from the ledger, so that a crash between the two loses neither.

@@ -50,10 +50,8 @@ async fn execute(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<C
         ApiError::new(Kind::Exhausted, why)
     })?;
     let answer = link.call_with_fds(ShimCall::UpdateEgress(UpdateEgress {}), &[file.as_fd()]).await;
-    answer.map_err(|reported| {
-        reported
-            .map_or_else(|| handle.answer_is_lost("egress_generation shows if the rules were replaced"), ApiError::from)
-    })?;
+    let lost = || handle.answer_is_lost("check egress_generation to see whether the rules were replaced");
+    answer.map_err(|reported| reported.map_or_else(lost, ApiError::from))?;
     let base = record.egress_generation;
     let mut watch = handle.watch();
     let news =

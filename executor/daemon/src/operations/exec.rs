@@ -262,14 +262,14 @@ pub(crate) async fn archive(
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyDirection {
-    /// Out of the container.
+    /// Copies files out of the container.
     Out {
         /// True to follow a symbolic link at the end of the path.
         follow: bool,
         /// True to return only the status of the path.
         stat: bool,
     },
-    /// Into the container.
+    /// Copies files into the container.
     In {
         /// True for a download: missing directories are created, and device nodes are refused.
         download: bool,

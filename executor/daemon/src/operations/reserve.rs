@@ -176,7 +176,7 @@ pub(crate) async fn run_expiry(node: Arc<Node>) {
     }
 }
 
-/// Claim of a Run in progress to a reservation. The reservation does not expire until this is dropped.
+/// Claim of a Run in progress on a reservation. The reservation does not expire until this is dropped.
 pub(crate) struct Claim {
     node: Arc<Node>,
     id: ContainerId,

@@ -1,4 +1,4 @@
-//! Container counters: from the shims of running containers, and from the records of completed ones.
+//! Container counters: from the shims of running containers, and from the records of completed containers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

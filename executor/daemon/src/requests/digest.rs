@@ -546,7 +546,7 @@ impl<'a> DigestParts<'a> {
             self.run(run);
         }
         if let Some(timeout) = timeout {
-            #[expect(deprecated, reason = "it counts where it is set")]
+            #[expect(deprecated, reason = "hashed if a client sets it")]
             let TimeoutAction { action, deprecated_timeout_ns, log_source, timeout_ms } = &**timeout;
             self.numbers(&[4, timeout_ms.cast_unsigned(), deprecated_timeout_ns.cast_unsigned()]);
             self.text(log_source);

@@ -1,7 +1,7 @@
 //! Run: admits a container for a request.
 //!
 //! ```text
-//! Received ── validate ──> Validated    every violation at once; nothing was fetched or reserved
+//! Received ── validate ──> Validated    all violations are reported together; nothing was fetched or reserved
 //!                              │ resolve
 //!                          Resolved     images are fetched and unpacked, and stay in use; a reservation does not expire
 //!                              │ fill

@@ -9,7 +9,7 @@ use crate::api_error::{ApiError, Kind};
 /// Maximum size of the details, in bytes. The details are sent base64-encoded in the trailers. gRPC's C core, which
 /// clients in most languages use, fails calls whose trailers exceed 8 KiB.
 const DETAILS_MAX: usize = 4500;
-/// Maximum size of the message in bytes, for the same reason.
+/// Maximum size of the message, in bytes. The message is also sent in the trailers.
 const MESSAGE_MAX: usize = 600;
 
 impl From<ApiError> for Status {

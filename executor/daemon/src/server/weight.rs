@@ -2,9 +2,9 @@
 //!
 //! An empty message has two bytes on the wire and several hundred in memory, and messages are nested: 1.9 MB of empty
 //! actions take 736 MB. Therefore the bytes are walked first, guided by the interface's descriptors, with no allocation
-//! except a stack of positions. The walk also finds strings that are not UTF-8: the decoder would reject the first one
-//! with an internal error that does not name the field. With `Weigher::strict` the walk also finds unknown fields,
-//! which the decoder drops.
+//! except a stack of positions. The walk also finds strings that are not UTF-8: the decoder would reject the first such
+//! string with an internal error that does not name the field. With `Weigher::strict` the walk also finds unknown
+//! fields, which the decoder drops.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;

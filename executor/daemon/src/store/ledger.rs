@@ -1,6 +1,6 @@
 //! The ledger: stores containers and events across restarts of the daemon.
 //!
-//! Changes are collected, newer changes replace older ones, and one thread writes them in durable, atomic batches.
+//! Changes are collected, newer changes replace older changes, and one thread writes them in durable, atomic batches.
 //! Requests do not wait for a batch, except for changes that must survive a kill (`put_durably`, `put_cell`). If a kill
 //! -9 loses the last batch, its data is still in the shims' own records. A shim writes its record before it reports to
 //! the daemon. These records are not synced: results reach the disk with the batch, in one sync for all containers that
@@ -139,7 +139,7 @@ impl Ledger {
             Err(error) if error.is_corruption() => {
                 let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
                 let renamed = aside.display();
-                tracing::error!(%error, %renamed, "the ledger is corrupt; it was renamed, and a new one is created");
+                tracing::error!(%error, %renamed, "the ledger is corrupt; it was renamed, and a new ledger is created");
                 std::fs::rename(&path, &aside).map_err(|error| LedgerError::Aside(path.clone(), error))?;
                 let store = Store::open(&path).map_err(failed)?;
                 let mut loaded = store.load().map_err(failed)?;

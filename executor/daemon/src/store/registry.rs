@@ -48,7 +48,7 @@ struct RegistryState {
     closed: bool,
 }
 
-/// Terms of an admission.
+/// Conditions of an admission.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
     /// True if there must be a reservation of the id.
@@ -195,8 +195,8 @@ impl Registry {
         Ok(Admission::New(handle))
     }
 
-    /// Reserves capacity for new limits of a container in addition to the old ones, until [`Self::hold`] sets the
-    /// limits in force.
+    /// Reserves capacity for new limits of a container in addition to the capacity of the old limits, until
+    /// [`Self::hold`] sets the limits in force.
     ///
     /// # Errors
     /// Returns the resource if its capacity does not suffice; the container's capacity is then unchanged.

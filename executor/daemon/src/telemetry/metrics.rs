@@ -321,7 +321,7 @@ impl Metrics {
         locked(&self.logs).read(&facts.plan.id, LogUsage::default(), false);
     }
 
-    /// Records the start duration of a running container, except for a held one, whose start a client has delayed.
+    /// Records the start duration of a running container. Skips held containers, because a client delays their start.
     pub(crate) fn started(&self, facts: &ContainerStatus) {
         let Some(started) = facts.started_at.filter(|_| !facts.plan.hold) else { return };
         self.starts.observe(started.since(facts.created_at).as_secs_f64());

@@ -50,7 +50,7 @@ impl TraceParent {
         struct Parent<'a>(&'a MetadataMap);
         impl Extractor for Parent<'_> {
             fn get(&self, key: &str) -> Option<&str> {
-                // The standard's other field holds text from the caller, and is not forwarded.
+                // The other field of the standard (`tracestate`) holds text from the caller, and is not forwarded.
                 (key == TRACEPARENT).then(|| self.0.get(TRACEPARENT)?.to_str().ok()).flatten()
             }
 

@@ -108,7 +108,7 @@ async fn strings_that_are_not_utf8_are_violations() {
     // Action.run (3), RunAction.env (4), EnvironmentVariable.value (2).
     let action = b"\x1a\x07\x22\x05\x0a\x01A\x12\x00".to_vec();
     let good = call("/executor.v1.Executor/Run", Wire { id: b"a b".to_vec(), action }).await;
-    assert_eq!(good.get_details_bad_request().unwrap().field_violations[0].reason, "INVALID_FORMAT", "the control");
+    assert_eq!(good.get_details_bad_request().unwrap().field_violations[0].reason, "INVALID_FORMAT", "control failed");
     let action = b"\x1a\x0e\x0a\x02/x\x22\x08\x0a\x01A\x12\x03\xff-c".to_vec();
     let bad = call("/executor.v1.Executor/Run", Wire { id: b"a".to_vec(), action }).await;
     let violations = bad.get_details_bad_request().unwrap_or_else(|| panic!("{bad:?}")).field_violations;

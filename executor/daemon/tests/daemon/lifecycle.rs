@@ -53,7 +53,7 @@ async fn launch_reaches_shim_with_all_inputs() {
 
 /// If reports arrive twice, late, or not at all, no event is duplicated or out of order.
 #[tokio::test(flavor = "multi_thread")]
-async fn reports_in_any_order_are_one_life() {
+async fn reports_in_any_order_duplicate_no_event() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let call = tokio::spawn({
@@ -308,7 +308,8 @@ async fn the_same_request_is_the_same_container() {
     }
 }
 
-/// If a program cannot be executed, this is the container's result, and Run responds when the result is known.
+/// If a program cannot be executed, the container's result reports the failure, and Run responds when the result is
+/// known.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_exec_is_a_result() {
     let node = Node::start().await;

@@ -47,7 +47,7 @@ async fn a_killed_daemon_finds_its_containers_again() {
 
     let info = client.info(v1::InfoRequest {}).await.unwrap().into_inner();
     let (total, left) = (info.total.unwrap(), info.remaining.unwrap());
-    assert_eq!(total.containers - left.containers, 1, "one holds its capacity");
+    assert_eq!(total.containers - left.containers, 1, "one container holds its capacity");
     assert!(info.cursor > cursor);
     // An event subscriber continues.
     let follow = v1::WatchEventsRequest { after_cursor: cursor, ..Default::default() };

@@ -103,7 +103,7 @@ async fn unresponsive_shim_leaves_no_secret_copy() {
     shim.on_updates([OnUpdate::Vanish]);
     let lost = client.update_files(update("a", "a")).await.unwrap_err();
     assert_eq!(lost.code(), Code::Unavailable);
-    assert!(lost.message().contains("files_generation shows"), "{lost}");
+    assert!(lost.message().contains("check files_generation"), "{lost}");
     let sent = shim.updates().pop().unwrap();
     let wiped = || sent.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap();
     until("the daemon overwrites contents that no shim took", wiped).await;

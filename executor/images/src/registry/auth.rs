@@ -90,7 +90,8 @@ impl Registry {
                 ));
             }
         };
-        let new = new.ok_or_else(|| unauthorized("the credentials are not valid in a header"))?;
+        let new =
+            new.ok_or_else(|| unauthorized("the credentials contain characters that an HTTP header cannot carry"))?;
         if Some(&new) == shown.as_ref() {
             return Err(unauthorized("the registry rejects the credentials (401)"));
         }
@@ -148,7 +149,7 @@ impl Registry {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 return Err(self.unauthorized(what, "the token service rejects the credentials"));
             }
-            // A token service's response to an invalid refresh token (RFC 6749, 5.2).
+            // A token service responds with this status to an invalid refresh token (RFC 6749, 5.2).
             StatusCode::BAD_REQUEST if self.identity.is_some() => {
                 return Err(self.unauthorized(what, "the token service rejects the credentials"));
             }

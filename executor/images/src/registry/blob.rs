@@ -123,7 +123,7 @@ impl Registry {
                 let (what, declared) = (request.what.clone(), request.digest.clone());
                 return Err(ImageError::WrongDigest { what, declared, got });
             }
-            // The registry may be correct, and bytes from an earlier attempt wrong, so try once from the start.
+            // Bytes of an earlier attempt may have caused the wrong digest, so try once from the start.
             resumed = false;
             writing.restart()?;
         }

@@ -45,7 +45,7 @@ impl TrustedKey {
         let file = std::fs::File::open(path).map_err(reported)?;
         file.take(FILE_MAX + 1).read_to_end(&mut pem).map_err(reported)?;
         if pem.len() as u64 > FILE_MAX {
-            return Err(format!("is larger than {FILE_MAX} bytes, the maximum"));
+            return Err(format!("is larger than the maximum of {FILE_MAX} bytes"));
         }
         Self::parse(&pem)
     }

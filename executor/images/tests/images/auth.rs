@@ -110,13 +110,13 @@ async fn refresh_and_registry_tokens_are_used() {
     TestStore::new().pull_as(&fake.reference(":1"), Some(refresh)).await.unwrap();
     let asked = service.asked.lock().unwrap()[0].clone();
     assert!(asked.method == "POST" && asked.body.contains("scope=repository%3Ateam%2Fapp%3Apull"), "{asked:?}");
-    assert!(!asked.path.contains(PASSWORD), "not in an address, which servers log");
+    assert!(!asked.path.contains(PASSWORD), "the URL, which servers log, contains no password");
     let token = Credentials::RegistryToken("t0ken".to_owned().into());
     TestStore::new().pull_as(&fake.reference(":1"), Some(token)).await.unwrap();
     assert_eq!(service.asked.lock().unwrap().len(), 1);
 }
 
-/// If a registry redirects a request, its target gets no credentials.
+/// If a registry redirects a request, the redirect target gets no credentials.
 #[tokio::test]
 async fn redirect_target_gets_no_credentials() {
     let store = Fake::start(|_| Some(Reply::ok(b"a"))).await;
@@ -162,7 +162,7 @@ async fn untrusted_token_service_is_not_contacted() {
     }
 }
 
-/// If a registry responds with 403, the error reports this and does not ask for credentials.
+/// If a registry responds with 403, the error reports denied access and does not ask for credentials.
 #[tokio::test]
 async fn denied_access_is_reported() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;

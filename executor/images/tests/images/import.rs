@@ -1,4 +1,4 @@
-//! Tests imports of layouts and archives: accepted ones, and hostile names.
+//! Tests imports of layouts and archives, including invalid archives and archives with malicious names.
 
 use std::path::Path;
 
@@ -73,7 +73,7 @@ async fn docker_archive_supports_any_order_and_links() {
     assert_eq!(record.references.keys().collect::<Vec<_>>(), ["docker://docker.io/team/app:1"]);
     assert_eq!(record.layers.len(), 3);
     place.is_whole().await;
-    assert_eq!(place.partials(), Vec::<String>::new(), "nothing of the archive stays");
+    assert_eq!(place.partials(), Vec::<String>::new(), "no part of the archive is kept");
     // If it is imported again under an explicit name, it is the same image.
     let again = import(&place, &archive, ImportFormat::DockerArchive, Some("local/x")).await.unwrap();
     assert_eq!((again.digest, again.references.len()), (record.digest, 2));

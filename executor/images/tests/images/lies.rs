@@ -20,7 +20,7 @@ async fn with_layer(answer: impl Fn(&RecordedRequest) -> Reply + Send + Sync + '
 
 async fn reported(place: &TestStore, fake: &Fake) -> Arc<ImageError> {
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();
-    assert!(place.images.list().is_empty(), "nothing of it counts");
+    assert!(place.images.list().is_empty(), "no image is listed");
     assert!(!place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(LAYER)));
     place.is_whole().await;
     error
@@ -71,7 +71,7 @@ async fn layer_with_changed_content_is_refused() {
         matches!(&*error, ImageError::WrongDigest { declared, .. } if declared.to_string() == sha256(LAYER)),
         "{error}"
     );
-    assert!(!is_kept(&place), "what is wrong is not kept");
+    assert!(!is_kept(&place), "invalid data is not kept");
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn truncated_layer_is_refused() {
     let error = reported(&place, &fake).await;
     // The registry sends the first 1,000 bytes each time, and never more.
     assert!(matches!(&*error, ImageError::Truncated { declared: 5000, got: 1000, .. }), "{error}");
-    assert!(is_kept(&place), "what is right can be taken up again");
+    assert!(is_kept(&place), "valid data is kept for resuming");
     let fake = with_layer(|_| Reply::ok(&LAYER[..1000])).await;
     assert!(matches!(&*reported(&TestStore::new(), &fake).await, ImageError::Truncated { got: 1000, .. }));
 }
@@ -178,7 +178,7 @@ async fn image_above_size_limit_is_refused() {
     let place = TestStore::with(|settings| settings.image_bytes_max = 5004);
     let error = reported(&place, &fake).await;
     assert!(matches!(&*error, ImageError::TooLarge { is: 5005, most: 5004, .. }), "{error}");
-    assert_eq!(fake.count(&sha256(LAYER)), 0, "told before it is fetched");
+    assert_eq!(fake.count(&sha256(LAYER)), 0, "the image is refused before its layer is fetched");
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn pull_failures_have_error_kinds() {
     let fake = with_layer(|_| Reply::status(500)).await;
     let error = reported(&TestStore::new(), &fake).await;
     assert!(matches!(&*error, ImageError::Status { status: 500, .. }), "{error}");
-    assert_eq!(fake.count(&sha256(LAYER)), 3, "it was asked again");
+    assert_eq!(fake.count(&sha256(LAYER)), 3, "the request is repeated");
     let gone = format!("docker://127.0.0.1:{}/a", closed_port().await).parse().unwrap();
     let error = TestStore::new().pull(&gone).await.unwrap_err();
     assert!(matches!(&*error, ImageError::Connection { .. }), "{error}");

@@ -73,11 +73,11 @@ async fn faulty_mirrors_are_passed_over() {
     place.pull(&registry.reference(":1")).await.unwrap();
     place.is_whole().await;
     for mirror in [&empty, &lies, &slow, &breaks] {
-        assert!(mirror.count("/") > 0, "each is asked");
+        assert!(mirror.count("/") > 0, "each mirror is asked");
     }
     let asked = registry.asked.lock().unwrap();
     let ranges: Vec<&String> = asked.iter().filter_map(|asked| asked.headers.get("range")).collect();
-    assert_eq!(ranges, ["bytes=300000-"], "what the last mirror sent is not fetched again");
+    assert_eq!(ranges, ["bytes=300000-"], "bytes from the previous mirror are not fetched again");
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ async fn manifest_redirects_require_allowed_repository() {
             }
             error => panic!("{error}"),
         }
-        assert_eq!(other.count("/"), asked, "it was not followed");
+        assert_eq!(other.count("/"), asked, "the redirect was not followed");
         // The control: if the policy allows both repositories, the redirect is followed. Blobs may come from any host.
         if !escape.is_empty() {
             let both = [image_of(&fake, "**"), image_of(&other, escape)];
@@ -87,7 +87,7 @@ async fn manifest_redirects_require_allowed_repository() {
             unset.pull(&fake.reference(":1")).await.unwrap();
         }
     }
-    // A redirect to another repository of the same registry.
+    // This redirect leads to another repository of the same registry.
     let fake = Fake::start(|asked| {
         (asked.path == "/v2/team/x/manifests/1").then(|| Reply::redirect("/v2/team/app/manifests/1"))
     });
@@ -105,12 +105,12 @@ async fn present_image_requires_allowed_origin() {
     let elsewhere = named(&fake, &format!("team/other@{digest}"));
     let all = || policy(&[image_of(&fake, "team/**")], false);
 
-    // An image fetched before there was a policy may be used for its own repository, but not for another one.
+    // An image fetched before there was a policy may be used for its own repository, but not for another repository.
     let place = TestStore::new();
     place.pull(&tag).await.unwrap();
     assert!(
         resolved(&place, &elsewhere, Policy::Never).await.is_ok(),
-        "the control: without a policy a digest decides"
+        "the control: without a policy a digest is enough"
     );
     let place = place.reopened_with(|settings| settings.policy = all());
     let asked = fake.count("/");
@@ -123,7 +123,7 @@ async fn present_image_requires_allowed_origin() {
     let error = resolved(&place, &elsewhere, Policy::IfMissing).await.unwrap_err();
     assert!(matches!(*error, ImageError::NotFound { .. }), "the other repository was asked: {error}");
 
-    // An image imported under the name, or with the digest, of an allowed image.
+    // This image is imported under the name, or with the digest, of an allowed image.
     let imported = config(&[b"evil"], arch());
     let manifest = serde_json::json!([{"Config": "c.json", "RepoTags": [&tag.to_string()[9..]], "Layers": ["l.tar"]}]);
     let mut archive = tar::Builder::new(Vec::new());

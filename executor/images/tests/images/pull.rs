@@ -119,7 +119,7 @@ async fn the_pull_policy_decides() {
         async move { images.resolve(&reference, policy, None).await.map(|resolved| resolved.record.digest.to_string()) }
     };
     assert!(matches!(*resolve(Policy::Never).await.unwrap_err(), ImageError::NotHere { .. }));
-    assert_eq!(fake.count("/"), 0, "never is never");
+    assert_eq!(fake.count("/"), 0, "the policy `never` sends no request");
     assert_eq!(resolve(Policy::IfMissing).await.unwrap(), first);
     let second = fake.put_image("1", &[b"second"]);
     assert_eq!(resolve(Policy::IfMissing).await.unwrap(), first);

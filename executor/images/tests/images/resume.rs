@@ -89,7 +89,7 @@ async fn partial_download_is_verified_from_first_byte() {
         place.pull(&fake.reference(":1")).await.unwrap();
         place.is_whole().await;
         let fetched = fake.count(&sha256(&layer()));
-        assert_eq!(fetched == 0, kept == layer(), "what was whole is not fetched");
+        assert_eq!(fetched == 0, kept == layer(), "a complete file is not fetched again");
     }
 }
 
@@ -153,6 +153,6 @@ async fn a_slow_layer_delays_no_other_image() {
     while !fetched(&waiting.next().await.expect("the slow pull goes on")) {}
     let fast = tokio::time::timeout(std::time::Duration::from_secs(30), place.pull(&fake.reference(":fast"))).await;
     fast.expect("it does not wait for the slow pull").unwrap();
-    assert_eq!(fake.count(&sha256(&shared)), 1, "what was fetched is used");
+    assert_eq!(fake.count(&sha256(&shared)), 1, "the fetched layer is used");
     place.is_whole().await;
 }

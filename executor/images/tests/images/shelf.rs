@@ -30,10 +30,10 @@ impl LayerStore for Shelf {
         blob.read_to_end(&mut bytes).map_err(|error| UnpackError::Internal(error.to_string()))?;
         let mut layers = self.layers.lock().unwrap();
         if let Some(parent) = layer.parents.iter().find(|parent| !layers.contains_key(parent)) {
-            return Err(UnpackError::Refused(format!("its parent {parent} is not there")));
+            return Err(UnpackError::Refused(format!("its parent {parent} is missing")));
         }
         if sha256(&bytes) != layer.diff_id.to_string() {
-            return Err(UnpackError::Refused("its content is another".into()));
+            return Err(UnpackError::Refused("its content does not match its digest".into()));
         }
         layers.insert(layer.diff_id, bytes);
         Ok(LayerNotes::default())
@@ -95,7 +95,7 @@ impl TestStore {
         while let Some(state) = watcher.next().await {
             last = state.outcome;
         }
-        last.expect("it ends")
+        last.expect("the pull ends")
     }
 
     /// Checks the invariants: the layers of every record are present, and incomplete files are not used.

@@ -129,10 +129,10 @@ async fn a_signature_counts_wherever_it_is_kept() {
     let ways: [(&str, Put<'_>); 9] = [
         ("simple signing", &|fake, of| put_simple(fake, of, &[signed(&own, payload(of, "x"))])),
         ("Ed25519", &|fake, of| put_simple(fake, of, &[signed(&edwards, payload(of, ""))])),
-        ("behind one of another key", &|fake, of| {
+        ("after a signature by another key", &|fake, of| {
             put_simple(fake, of, &[signed(&other, payload(of, "x")), signed(&own, payload(of, "x"))]);
         }),
-        ("simple signing that refers to it", &|fake, of| {
+        ("simple signing as a referrer", &|fake, of| {
             let (payload, more) = signed(&own, payload(of, "x"));
             let document = document(fake, &[(payload, SIMPLE, more)]);
             put_referrer(fake, of, "application/vnd.dev.cosign.artifact.sig.v1+json", &document, true);
@@ -237,7 +237,7 @@ async fn unsigned_image_is_refused_before_layers() {
             let reported = error.to_string();
             assert!(reported.contains(why) && reported.contains("(images.signed)"), "{why}: {reported}");
         }
-        assert_eq!(fake.count(&sha256(LAYER)), 0, "{why}: the layer was asked for");
+        assert_eq!(fake.count(&sha256(LAYER)), 0, "{why}: the layer was requested");
         assert!(place.images.list().is_empty());
         // The control: if a valid signature is added, the image is accepted.
         if why != "more than 64 signatures" {
@@ -247,7 +247,7 @@ async fn unsigned_image_is_refused_before_layers() {
     }
 }
 
-/// If a registry fails, the error reports this, and not missing signatures.
+/// If a registry fails, the error reports the failure, not missing signatures.
 #[tokio::test]
 async fn registry_failure_is_not_missing_signature() {
     let fake = Fake::start(|asked| asked.path.ends_with(".sig").then(|| Reply::status(503))).await;
@@ -266,14 +266,14 @@ async fn moved_tag_does_not_keep_signature() {
     let tag = fake.reference(":1");
     place.pull(&tag).await.unwrap();
     let moved = fake.put_image("1", &[b"evil"]);
-    // The signature of the old image, stored under the tag for signatures of the new image.
+    // Store the signature of the old image under the tag for signatures of the new image.
     put_simple(&fake, &moved, &[signed(&own, payload(&digest, "x"))]);
     for reference in [&tag, &fake.reference(&format!("@{moved}")), &fake.reference(&format!(":1@{moved}"))] {
         let error = place.pull(reference).await.unwrap_err();
         assert!(matches!(*error, ImageError::Unsigned { .. }), "{error}");
     }
     let kept = place.images.resolve(&tag, Policy::IfMissing, None).await.unwrap();
-    assert_eq!(kept.record.digest.to_string(), digest, "what is there is what was signed");
+    assert_eq!(kept.record.digest.to_string(), digest, "the present image is the signed image");
 }
 
 /// If an image is present, the signatures that were found when it was fetched must satisfy the current rules.

@@ -26,7 +26,7 @@ async fn image_is_removed_with_last_name() {
     // Remove the image by a prefix of its digest.
     let (record, gone) = place.images.remove(&digest[7..19], false, |_| None).await.unwrap();
     assert!(gone && record.digest.to_string() == digest);
-    assert_eq!(place.shelf.layers.lock().unwrap().len(), 1, "what is shared stays");
+    assert_eq!(place.shelf.layers.lock().unwrap().len(), 1, "the shared layer stays");
     let place = place.reopened();
     assert_eq!(place.images.list().len(), 1);
     place.is_whole().await;
@@ -41,7 +41,7 @@ async fn digest_of_configuration_finds_image() {
     fake.put_image("1", &[b"a"]);
     fake.put_image("same", &[b"a"]);
     fake.put_image("other", &[b"b"]);
-    // Another manifest of the same configuration.
+    // This is another manifest with the same configuration.
     let manifest = manifest(config(&[b"a"], arch()).as_bytes(), &[b"a"]);
     fake.put_manifest("again", MANIFEST, format!("{manifest} ").as_bytes());
     let mut pulled = Vec::new();
@@ -51,7 +51,7 @@ async fn digest_of_configuration_finds_image() {
     let id = pulled[0].config_digest.to_string();
     assert!(pulled[3].config_digest == pulled[0].config_digest && pulled[3].digest != pulled[0].digest);
     for text in [&id, &id[7..], &id[7..15]] {
-        assert_eq!(place.images.find(text).unwrap().digest, pulled[3].digest, "the last one");
+        assert_eq!(place.images.find(text).unwrap().digest, pulled[3].digest, "the image that was pulled last");
     }
     for image in [&pulled[3], &pulled[0]] {
         let (record, removed) = place.images.remove(&id, false, |_| None).await.unwrap();
@@ -107,7 +107,7 @@ async fn the_budget_is_kept() {
         place.images.keep_to_budget(|_| None).await.unwrap();
     }
     assert_eq!(place.images.list().len(), 2);
-    assert!(place.images.find(&fake.reference(":1").to_string()).is_err(), "the oldest went");
+    assert!(place.images.find(&fake.reference(":1").to_string()).is_err(), "the oldest image was removed");
     place.is_whole().await;
 }
 

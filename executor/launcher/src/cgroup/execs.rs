@@ -1,5 +1,5 @@
-//! Manages cgroups of executed processes. The cgroup contains all descendants of an executed process, including those
-//! in other sessions.
+//! Manages cgroups of executed processes. The cgroup contains all descendants of an executed process, including
+//! descendants in other sessions.
 //!
 //! ```text
 //! CGROUP_PARENT/ID                cgroup of the container, whose limits also apply to executed processes
@@ -50,7 +50,8 @@ impl Hierarchies {
             }
         }
         if !cgroup.is_version_2 {
-            // Programs look for the limit in their own cgroup. Without the pids controller there is no such file.
+            // Programs look for the limit in their own cgroup. Without the pids controller, the file `pids.max` does
+            // not exist.
             let limit = kernel_file::read_to_string(cgroup.container.join("pids.max")).unwrap_or_default();
             let _ = fs::write(cgroup.dir.join("pids.max"), limit.trim());
         }

@@ -204,7 +204,7 @@ fn of_version_1(limits: &Limits, swap_limit: bool, socket_limit: bool) -> Vec<Se
         let bytes = limits.memory_bytes.to_string();
         all.push(("memory", "memory.limit_in_bytes", bytes.clone()));
         if swap_limit {
-            // Never lower than the memory limit, which is set first.
+            // The value is never lower than the memory limit, which is set first.
             let both = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
             let both = memory_and_swap(both, limits.swap_bytes).to_string();
             all.push(("memory", "memory.memsw.limit_in_bytes", both));
@@ -420,8 +420,8 @@ mod tests {
         assert_eq!(shown(&changes(&v1(&ALL), &v1(&shorter))), expected);
     }
 
-    /// CRI rule C29: huge pages in both versions, other files on version 2 only; an update replaces either all files or
-    /// none.
+    /// CRI rule C29: huge pages are limited on both versions, and other files are written on version 2 only. An update
+    /// replaces either all files or none.
     #[test]
     fn option_files_in_both_versions() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Creates the parent cgroups that requests name, and removes those that this launcher created.
+//! Creates the parent cgroups that requests name, and removes the parent cgroups that this launcher created.
 //!
 //! ```text
 //! HIERARCHY/PARENT/executor-HASH-ID     cgroup of a container; HASH is the hash of the run directory
@@ -23,8 +23,8 @@ use crate::files::{self, absent_is_fine};
 
 /// Name of the list.
 const MADE: &str = "made";
-/// Time limit for acquiring the lock. A process that blocks in the kernel while it creates a cgroup must not stop
-/// others.
+/// Time limit for acquiring the lock. A process that blocks in the kernel while it creates a cgroup must not stop other
+/// processes.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The list of created parents, locked until it is dropped.

@@ -8,9 +8,9 @@
 //! RUN_DIR/cgroup/             tmpfs, read-only, mounted by the launcher and shared by all containers
 //! RUN_DIR/cgroup/v1-memory/   the container's directory of the memory hierarchy
 //! RUN_DIR/cgroup/memory       link to v1-memory, with the name that programs use
-//! RUN_DIR/cgroup/v1-cpuset/   directory of a container with its own CPUs, or an empty cgroup that all others share
+//! RUN_DIR/cgroup/v1-cpuset/   directory of a container with its own CPUs, or an empty cgroup for all other containers
 //! ```
-//! The links are needed because libcontainer would take a mount point with a controller's name for the hierarchy
+//! The links are needed because libcontainer would mistake a mount point with a controller's name for the hierarchy
 //! itself.
 //!
 //! On version 2 libcontainer mounts the file system in the container's cgroup namespace.
@@ -105,7 +105,7 @@ impl Hierarchies {
     /// Detaches the mounts of [`Self::mount_view`]. Only a process that starts another container needs this.
     ///
     /// # Errors
-    /// Returns an error if they were not mounted.
+    /// Returns an error if there are no such mounts.
     pub(crate) fn unmount_view(&self, view: &Path) -> io::Result<()> {
         if self.has_view() { detach(view) } else { Ok(()) }
     }

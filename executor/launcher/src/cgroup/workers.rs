@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(written, files);
         }
         assert!(!dir.path().join("memory/e/.workers-c").exists());
-        // A version 1 host without the cpu controller.
+        // This version 1 host has no cpu controller.
         let without = Hierarchies::at(&[dir.path().join("memory")]);
         without.admit_worker(Path::new("e/c"), &limits, 13).unwrap();
         without.remove_workers(Path::new("e/c"), Duration::ZERO).unwrap();

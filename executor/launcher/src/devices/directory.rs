@@ -27,7 +27,7 @@ type Found = (PathBuf, Stat);
 /// Returns the nodes, sorted by path. `target` is the path in the container.
 ///
 /// # Errors
-/// Returns an error if the path does not exist or has a link, or there are no nodes or too many.
+/// Returns an error if the path does not exist or contains a link, or if there are no nodes or too many nodes.
 pub(super) fn nodes(path: &Path, target: &Path) -> Result<Vec<(PathBuf, Numbers)>, FieldFault> {
     let unfit = |error: &io::Error| {
         let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
@@ -47,8 +47,8 @@ pub(super) fn nodes(path: &Path, target: &Path) -> Result<Vec<(PathBuf, Numbers)
     let walked = open_list(opened.as_fd(), Path::new(".")).and_then(|dir| walk.enter(&dir, target));
     walked.map_err(|error| unfit(&error))?;
     if walk.visited > VISITED_MAX || walk.found.len() > DEVICE_ENTRIES_MAX {
-        let most = format!("at most {DEVICE_ENTRIES_MAX} nodes and {VISITED_MAX} entries");
-        return Err(TooMany.because(format!("`{}` has too many entries: {most}", path.display())));
+        let most = format!("at most {DEVICE_ENTRIES_MAX} device nodes and {VISITED_MAX} entries are allowed");
+        return Err(TooMany.because(format!("`{}` has too many entries; {most}", path.display())));
     }
     walk.found.sort_by(|(one, _), (other, _)| one.cmp(other));
     for (node, _) in &walk.found {
@@ -80,8 +80,8 @@ pub(super) fn all_nodes(dev: &Path) -> Result<Vec<DeviceNode>, FieldFault> {
     walk.found.retain(|(path, _)| check_device_path(path).is_ok());
     let entries: BTreeSet<&Path> = walk.found.iter().flat_map(|(path, _)| path.ancestors()).collect();
     if walk.visited > VISITED_MAX || entries.len() > HOST_DEVICES_MAX {
-        let most = format!("at most {HOST_DEVICES_MAX} nodes with their directories, and {VISITED_MAX} entries");
-        return Err(TooMany.because(format!("`{}` has too many entries: {most}", dev.display())));
+        let most = format!("at most {HOST_DEVICES_MAX} device nodes and directories, and {VISITED_MAX} entries");
+        return Err(TooMany.because(format!("`{}` has too many entries; {most}, are allowed", dev.display())));
     }
     walk.found.sort_by(|(one, _), (other, _)| one.cmp(other));
     let permissions = DevicePermissions { read: true, write: true, ..DevicePermissions::default() };

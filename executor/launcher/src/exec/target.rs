@@ -57,7 +57,8 @@ impl ExecTarget {
         let ended = || not_running(id, "is exiting");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
-        // Open the pidfd first: it keeps its process. The record then shows whether the pidfd is the container's init.
+        // Open the pidfd first, because it refers to the same process even after the pid is reused. The record then
+        // shows whether the pidfd is the container's init.
         let init = process::pidfd(pid).map_err(|_| ended())?;
         if identity::read(pid).ok().as_ref() != Some(&prepared.init) {
             return Err(ended());

@@ -1,9 +1,10 @@
 //! Runs the two short-lived processes that create a process in a container.
 //!
 //! The first process joins the container's cgroups, enters its namespaces and drops all privileges that the container
-//! does not have. Its child, the second process, is the first that the container can see. The second process has only
-//! the executor's program (a sealed memory file), the socket for reporting a failure, and the payload. The container's
-//! processes cannot inspect any of these, because the second process allows no tracing before it executes its program.
+//! does not have. Its child, the second process, is the first process that the container can see. The second process
+//! has only the executor's program (a sealed memory file), the socket for reporting a failure, and the payload. The
+//! container's processes cannot inspect any of these, because the second process allows no tracing before it executes
+//! its program.
 
 use std::convert::Infallible;
 use std::io;
@@ -43,7 +44,7 @@ pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
 
 /// Message in which the second process sends its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
-/// Message for which the second process waits, which is sent when the supervisor tracks the second process.
+/// Message that the supervisor sends when it tracks the second process. The second process waits for this message.
 pub(crate) const GO: &[u8] = b"go";
 
 /// Parameters for creating a process in a container.
@@ -98,7 +99,8 @@ impl Entrant<'_> {
     ) -> Result<Fork, (&'static str, io::Error)> {
         let ExecTarget { record, init, namespaces, oom_score_adj, .. } = self.target;
         process::die_with(self.supervisor).map_err(|error| ("set the parent-death signal", error))?;
-        // First of all: from now on the container's limits apply, and killing the container kills this process.
+        // Join the cgroup first: from now on the container's limits apply, and killing the container kills this
+        // process.
         let join = || self.host.hierarchies.join(&record.cgroup);
         self.cgroup.map_or_else(join, |cgroup| cgroup.join(join)).map_err(|error| ("join the cgroup", error))?;
         let options = &record.plan.host_options;

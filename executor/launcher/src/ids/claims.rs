@@ -266,7 +266,7 @@ mod tests {
         let mut again = open(&a, &pool, &BTreeSet::from([START]));
         assert_eq!(again.blocks(), had);
         again.give_back(&BTreeSet::from([START])).expect("claims");
-        assert_eq!(again.blocks(), had, "one beside those in use");
+        assert_eq!(again.blocks(), had, "one block in addition to the blocks in use");
         again.give_back(&none).expect("claims");
         assert_eq!(again.blocks().len(), 1);
         assert!(second.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
@@ -285,7 +285,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let dir = home.path().join("ids");
         let ((a, _a), (b, b_lock)) = (served(home.path(), "a"), served(home.path(), "b"));
-        // A launcher releases its claim after its lock: at that moment, others remove the claim as well.
+        // A launcher releases its claim after its lock: in between, other launchers can remove the claim as well.
         drop(b_lock);
         let none = BTreeSet::new();
         for _ in 0..100 {
@@ -306,7 +306,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let dir = home.path().join("ids");
         let ((a, _a), (b, _b)) = (served(home.path(), "a"), served(home.path(), "b"));
-        // Ranges of a version without claims, and of a pool with another start.
+        // This range is from a version without claims, or from a pool with another start.
         let used = BTreeSet::from([START + 7]);
         let first = Claims::open_in(&dir, &a, &pool(2), &used).expect("claims");
         assert_eq!(first.blocks(), [Block::from_range(START + 7)]);

@@ -302,7 +302,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("cannot release the addresses"))
 }
 
-/// Deletes the rules of a container that has exited, which frees its ports. [`detach`] does the slower rest.
+/// Deletes the rules of a container that has exited, which frees its ports. [`detach`] removes the other resources,
+/// which takes longer.
 ///
 /// # Errors
 /// Returns a description of the failure if a step fails.
@@ -362,7 +363,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
             None => link::uplink_mtu(&routes).map_err(system("cannot read the MTU of the host's default route"))?,
         };
         let gateways = network.gateways();
-        // The full description is set last. If this attempt is interrupted, the next one recreates the bridge.
+        // The full description is set last. If this attempt is interrupted, the next attempt recreates the bridge.
         let incomplete = owner_prefix(host, network);
         let index = link::make_bridge(name, &incomplete, mtu, (hardware(&gateways), &gateways))
             .and_then(|index| set_up(host, network, index).map(|()| index))

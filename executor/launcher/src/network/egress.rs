@@ -1,5 +1,5 @@
-//! Limits connections beyond the container's own network. If the request has no egress, all are blocked; if it has
-//! rules, only connections that the rules allow are possible.
+//! Limits connections beyond the container's own network. If the request has no egress, all connections are blocked; if
+//! the request has rules, only connections that the rules allow are possible.
 //!
 //! An nf_tables table in the container's network namespace is created before any process of the container runs. The
 //! table accepts neighbour discovery, packets of connections that others opened, and packets to the networks of the

@@ -96,7 +96,7 @@ impl<'a> Listing<'a> {
         self.networks.insert((network.name.clone(), Driver::Bridge), listed);
     }
 
-    /// Adds the networks of the CNI files in a directory, after the built-in ones.
+    /// Adds the networks of the CNI files in a directory, after the built-in networks.
     fn add_cni(&mut self, dir: &Path) {
         let files = match config::read_all(dir) {
             Ok(files) => files,
@@ -141,7 +141,8 @@ impl<'a> Listing<'a> {
             let listed = self.networks.entry(network).or_insert_with_key(|(name, _)| ListedNetwork {
                 name: name.clone(),
                 warnings: vec![
-                    "is no longer in the configuration: its containers stay attached, but no others can join".into(),
+                    "is no longer in the configuration; its containers stay attached, but no other containers can join"
+                        .into(),
                 ],
                 ..ListedNetwork::default()
             });

@@ -50,7 +50,7 @@ fn refused(gateway: IpAddr, kind: SockType, error: &io::Error) -> Refused {
 fn open(gateway: IpAddr, kind: SockType) -> io::Result<OwnedFd> {
     let family = if gateway.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
-    // The address exists only while the bridge does.
+    // The address exists only while the bridge exists.
     setsockopt(&socket, sockopt::IpFreebind, &true)?;
     if gateway.is_ipv6() {
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;

@@ -25,7 +25,7 @@ impl Reserved {
     /// Reserves every port, on its address or on all addresses.
     ///
     /// # Errors
-    /// Returns an error if a port is in use or its address is not one of the host's.
+    /// Returns an error if a port is in use or its address is not assigned to the host.
     pub(super) fn from_ports(ports: &[PublishedPort]) -> Result<Self, NetworkError> {
         let mut sockets = Vec::new();
         for port in ports {

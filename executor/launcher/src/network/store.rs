@@ -130,7 +130,7 @@ fn port_paths(host: &Host, id: &str, asked: &Capabilities) -> Vec<PathBuf> {
     asked.published().map(|port| dir(host).join(format!("{id}{}", port_ending(&port)))).collect()
 }
 
-/// Writes a record, replacing the previous one.
+/// Writes a record, and replaces the previous record.
 pub(super) fn write(host: &Host, id: &str, stored: &Stored, durability: Durability) -> io::Result<()> {
     for path in port_paths(host, id, stored.asked()) {
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
@@ -171,7 +171,7 @@ pub(super) fn remove_unrecorded(host: &Host, id: &str) -> io::Result<()> {
     file_names(host).filter(is_own).try_for_each(|name| files::absent_is_fine(fs::remove_file(dir(host).join(name))))
 }
 
-/// Returns true if the suffix of a file name, without its dot, is that of a port.
+/// Returns true if the suffix of a file name, without its dot, names a port.
 fn is_port(ending: &str) -> bool {
     let (port, protocol) = ending.split_once('-').unwrap_or_default();
     port.parse::<u16>().is_ok() && Protocol::from_name(protocol).is_some()

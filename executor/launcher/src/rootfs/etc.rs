@@ -110,7 +110,7 @@ fn has_directory(etc: &OwnedFd) -> bool {
     })
 }
 
-/// Creates a directory, or uses one that `make_ahead` has created, and sets its mode and owner.
+/// Creates a directory, or uses the directory that `make_ahead` has created, and sets its mode and owner.
 fn make(path: &Path, owned: Owned) -> io::Result<()> {
     match fs::DirBuilder::new().mode(DIRECTORY).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

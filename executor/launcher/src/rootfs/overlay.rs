@@ -41,7 +41,7 @@ pub(super) fn assemble(
     let views: Option<Vec<_>> = made.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
     let (upper, work) = dirs.layers();
     for layer in [&upper, &work] {
-        // A warm container has made them.
+        // A warm container already has these directories.
         ensure_dir(layer, 0o700).map_err(|error| failed("cannot create the writable layer", &error))?;
     }
     let alike = || {

@@ -114,8 +114,8 @@ impl Tree {
         Ok(Some(point))
     }
 
-    /// Creates the mount points of files. All mount points are determined before the first is created, so that new ones
-    /// are not mistaken for entries of the tree.
+    /// Creates the mount points of files. All mount points are determined before the first is created, so that new
+    /// mount points are not mistaken for entries of the tree.
     ///
     /// # Errors
     /// Returns a violation for each file if the tree is read-only there.

@@ -1,5 +1,5 @@
 //! Mounts volumes into the root of a container before libcontainer uses it. In a container with its own user namespace,
-//! processes can then not change the mounts' attributes.
+//! processes cannot change the mounts' attributes.
 //!
 //! ```text
 //! empty, in memory    a new tmpfs
@@ -14,7 +14,7 @@
 //! Host volumes are shared with other containers, which can change their contents at any time. So each path in a host
 //! volume is opened beneath its root, without following links or entering other mounts, and the opened entry is
 //! mounted. Nothing is created in host volumes. If a container has volumes, its tmpfs file systems are mounted here,
-//! too, outer ones first.
+//! too, outer file systems first.
 
 mod host_path;
 
@@ -426,7 +426,7 @@ pub(super) fn is_nosuid(opened: &OwnedFd) -> io::Result<bool> {
     Ok(fstatvfs(opened)?.f_flag.contains(StatVfsMountFlags::NOSUID))
 }
 
-/// Returns true if other users than root cannot enter a directory above the path.
+/// Returns true if users other than root cannot enter a directory above the path.
 pub(super) fn is_closed_above(path: &Path) -> io::Result<bool> {
     for above in path.ancestors().skip(1) {
         let meta = std::fs::symlink_metadata(above)?;

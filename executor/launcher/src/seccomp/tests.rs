@@ -283,7 +283,7 @@ fn invalid_profile_fails() {
         (arg(r#"{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}"#), "argument 6"),
         (arg(r#"{"index": 0, "value": 0, "op": "EQ"}"#), "EQ"),
         (rule(&vec![r#"{"names": [], "action": "SCMP_ACT_ALLOW"}"#; 1025].join(",")), "1025"),
-        // The largest profile that fits into a request: 24 million conditions for one call.
+        // This is the largest profile that fits into a request: 24 million conditions for one call.
         (multiplied(8192, 3000), "24576000 conditions; at most 8192"),
         (multiplied(8192, 1), "too many BPF instructions"), // accepted up to the limit, and compiled
     ];

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Idle time before the launcher's exit. Another daemon may connect in this time.
+/// Idle time after which the launcher exits. In the meantime another daemon may connect.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for the first daemon to connect after the launcher's start.
 const FIRST_DAEMON_TIMEOUT: Duration = Duration::from_secs(30);
@@ -19,7 +19,8 @@ impl Idle {
         Self { until: Some(now + FIRST_DAEMON_TIMEOUT) }
     }
 
-    /// Records whether the launcher is idle (`nothing` to do). Returns the exit time if it is.
+    /// Records whether the launcher is idle: `nothing` is true if it has nothing to do. Returns the exit time if it is
+    /// idle.
     pub(super) fn check(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
         self.until = nothing.then(|| self.until.unwrap_or(now + IDLE_TIMEOUT));
         self.until

@@ -155,8 +155,8 @@ impl NetworkTasks {
         due.get_or_insert_with(|| Instant::now() + pauses.pause());
     }
 
-    /// Schedules the detachment of a container whose plugins have just failed, after the first pause, even if others
-    /// wait longer.
+    /// Schedules the detachment of a container whose plugins have just failed, after the first pause, even if other
+    /// containers wait longer.
     fn detach_soon(&mut self) {
         let soon = Instant::now() + DETACH_DELAY;
         let due = &mut self.detach_again.due;
@@ -224,7 +224,7 @@ impl Server {
     pub(super) fn queue_network_task(&mut self, task: NetworkTask, client: ReplyDestination) -> Result<(), Refused> {
         if !self.network_tasks.has_waiting_room(task.kind()) {
             let (max, what) = (task.kind().waiting_max(), task.kind().name());
-            let why = format!("{max} {what} of networks are waiting, which is the maximum; try again");
+            let why = format!("the maximum number of {what} of networks ({max}) is waiting; try again");
             return Err(Refused::new(Reason::Busy, why));
         }
         self.network_tasks.waiting.push_back(WaitingTask { task, client: Some(client) });

@@ -50,7 +50,7 @@ impl Server {
         free
     }
 
-    /// Returns a range of the pool for a launch, after stopping warm containers if they hold all of them.
+    /// Returns a range of the pool for a launch, after stopping warm containers if they hold all ranges.
     pub(super) fn pool_range(&mut self) -> Option<u32> {
         let mut range = self.free_range();
         while range.is_none() && self.stop_one_warm() {
@@ -120,7 +120,7 @@ impl Server {
             || free(self.ranges(|shim| !self.has_removed(shim)))
     }
 
-    /// Returns the range of the pod that a container joins. The pod keeps it while any member has a shim.
+    /// Returns the range of the pod that a container joins. The pod keeps the range while any member has a shim.
     pub(super) fn pod_range(&self, pod: &str) -> Result<Option<u32>, Refused> {
         if pod.is_empty() {
             return Ok(None);

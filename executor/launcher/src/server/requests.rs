@@ -37,7 +37,8 @@ const REQUEST_MAX: usize = 8192;
 const SHIM_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for the cleanup of a container.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit between a shim's fork and its listening. After that, a waiting daemon is accepted in any case.
+/// Time limit between a shim's fork and its listening. After this limit, a waiting daemon is accepted even if the shim
+/// does not listen.
 const SHIM_LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for a warm container to acknowledge a launch.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -99,7 +100,7 @@ impl Server {
             let max = if bare { REMOVALS_MAX } else { LAUNCHES_MAX };
             if self.deferred.iter().filter(|other| other.fds.is_empty() == bare).count() >= max {
                 let why =
-                    format!("{max} requests are waiting for shims to start or exit, which is the maximum; try again");
+                    format!("the maximum number of requests ({max}) is waiting for shims to start or exit; try again");
                 return Err(Refused::new(Reason::Busy, why));
             }
             let client = ReplyDestination::new(&self.daemons[index], sequence);
@@ -131,7 +132,7 @@ impl Server {
     fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
         let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !is_readable(&shim.pidfd));
         match call {
-            // A new shim listens after a moment. A daemon that is accepted before that would consider the shim lost.
+            // A new shim listens after a moment. A daemon that is accepted earlier would consider the shim lost.
             LauncherCall::Hello(_) => {
                 self.shims.values().any(|shim| !shim.listening && !shim.done).then_some(SHIM_LISTEN_TIMEOUT)
             }
@@ -276,12 +277,12 @@ impl Server {
                 return Ok(LauncherAnswer::Done(Done {}));
             }
         }
-        self.launch_without_shell(id, launch, (connection, plan), [process, files])?;
+        self.launch_without_warm(id, launch, (connection, plan), [process, files])?;
         Ok(LauncherAnswer::Done(Done {}))
     }
 
     /// Forks a shim that creates a container without a warm container.
-    fn launch_without_shell(
+    fn launch_without_warm(
         &mut self,
         id: ContainerId,
         launch: Launch,
@@ -341,8 +342,8 @@ impl Server {
                 continue;
             }
             let Some(shim) = self.hear_shim(&id) else { continue };
-            // If the shim acknowledged at the last moment, it may have changed something. So its exit is handled like
-            // the exit of any other shim.
+            // If the shim acknowledged at the last moment, it may have changed the container's files. So its exit is
+            // handled like the exit of any other shim.
             let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
             let (pid, place) = (shim.pid, shim.warm.take());
             let again = |input: &MemFile| {
@@ -367,7 +368,7 @@ impl Server {
             });
             let lost = self.shims.remove(&id);
             let launched =
-                inputs.and_then(|inputs| self.launch_without_shell(id.clone(), launch, (connection, plan), inputs));
+                inputs.and_then(|inputs| self.launch_without_warm(id.clone(), launch, (connection, plan), inputs));
             if let (Err(refused), Some(lost)) = (launched, lost) {
                 // The launch has already succeeded for the daemon, so report the failure as a lost shim.
                 let killed = Some(Killed { at: Instant::now(), why: refused.message });

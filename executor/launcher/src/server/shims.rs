@@ -70,8 +70,8 @@ impl Server {
         // If a shim exited before it created directories, only its inputs and a waiting daemon are left.
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
             // The shim itself has removed everything and recorded the exit. The shim has wiped all secret files that it
-            // could. A file that the container's process created can be left, if a process outside of the container has
-            // a lease on it.
+            // could wipe. A file that the container's process created can be left, if a process outside of the
+            // container has a lease on it.
             let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
             self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
             self.follow_up_detachment(id);

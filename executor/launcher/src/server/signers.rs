@@ -34,7 +34,7 @@ impl Server {
         if self.signers.len() >= SIGNERS_MAX {
             return Err(Refused::new(
                 Reason::Busy,
-                format!("{SIGNERS_MAX} signing processes are running, which is the maximum"),
+                format!("the maximum number of signing processes ({SIGNERS_MAX}) is running"),
             ));
         }
         let parent = std::process::id();

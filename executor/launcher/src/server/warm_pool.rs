@@ -21,7 +21,8 @@ use crate::log::{self, Level};
 use crate::shim::{self, WARM_READY, WarmInput};
 use crate::warm::WarmPaths;
 
-/// Delay between the last use of a warm container and the creation of the next one, because a container is starting.
+/// Delay between the last use of a warm container and the creation of the next warm container, because a container is
+/// starting.
 const REFILL_DELAY: Duration = Duration::from_millis(10);
 /// Maximum delay after the first use in a burst.
 const REFILL_DELAY_MAX: Duration = Duration::from_millis(40);
@@ -143,7 +144,7 @@ impl Server {
     }
 
     /// Returns true if the next warm container must be on the network: fewer warm containers are on the network than
-    /// off, or enough are off.
+    /// without a network, or there are enough without a network.
     fn next_is_on_network(&self) -> bool {
         let (size, on, off) = (self.host.warm_pool_size, self.warm_pool.count(true), self.warm_pool.count(false));
         !self.host.warm_pool_network.is_empty() && on < size && (on < off || off >= size)
@@ -163,7 +164,7 @@ impl Server {
         protocol::WarmPool { configured, ready: number(ready), used: *used, missed: *missed }
     }
 
-    /// Reads messages of warm containers, and reaps those that have exited.
+    /// Reads messages of warm containers, and reaps warm containers that have exited.
     pub(super) fn check_warm_pool(&mut self) {
         let mut ended = Vec::new();
         for (index, warm) in self.warm_pool.all.iter_mut().enumerate() {
@@ -194,7 +195,7 @@ impl Server {
         }
     }
 
-    /// Creates a warm container if it is time for that. Stops an old one, or all if memory is short.
+    /// Creates a warm container if it is time for the next. Stops an old warm container, or all if memory is short.
     pub(super) fn fill_warm_pool(&mut self) {
         if self.warm_pool.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
             self.stop_one_warm();

@@ -1,6 +1,6 @@
 //! Holds a created container until a separate request starts its process.
 //!
-//! Until then init waits, the payloads are in memory files, and only a start and a stop are executed.
+//! Until the start, init waits, the payloads are in memory files, and only a start and a stop are executed.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents) -> Vec<Event> 
     found.unwrap_or_default() // the next turn waits again
 }
 
-/// Executes a command and replies. The first start or stop decides; later ones change nothing.
+/// Executes a command and replies. Only the first start or stop has an effect.
 fn execute(
     command: &Command,
     answer: &AnswerDestination,

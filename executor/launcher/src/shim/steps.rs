@@ -425,8 +425,8 @@ impl RunningSteps {
                     if process.cancelled && ends_without_handler(signal) {
                         process.stop_with(signal, grace);
                     } else if process.cancelled {
-                        // This signal would be lost, because the process does not execute its program yet. If the next
-                        // message reports that it does, the signal is sent after all.
+                        // This signal would be lost, because the process does not execute its program yet. The signal
+                        // is sent if the next message reports that the program runs.
                         process.kill_at = Some(Instant::now());
                     }
                 }

@@ -28,7 +28,7 @@ use super::{Ready, save, shrink};
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::signals::{ends_without_handler, takes_no_notice};
+use crate::signals::{ends_without_handler, has_default_action};
 
 /// Maximum duration of a single wait, so that a wrong deadline cannot block the loop forever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -172,8 +172,8 @@ pub(super) fn run_to_exit(
     (end, stop_at)
 }
 
-/// Returns the failure of a container that was killed because the first process of the PID namespace that it had joined
-/// exited. The container's init must be reaped: the kernel waits for that before it destroys the namespace.
+/// Returns the failure of a container that was killed because the first process of the joined PID namespace exited. The
+/// container's init must be reaped: the kernel waits for that before it destroys the namespace.
 fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
     let (target, id) = ready.target.as_ref().zip(ready.record.plan.isolation.pid_of.as_ref())?;
     let was_killed = exit == Exit::Signal(libc::SIGKILL) && !ready.record.stopped;
@@ -354,12 +354,12 @@ fn terminate(
 }
 
 /// Returns true if init is the container's only process and the kernel drops this signal because init has no handler
-/// for it. The kernel does this for the first process of a pid namespace. No process could then exit gracefully, so
-/// waiting for the grace period would be useless.
+/// for it. The kernel drops such signals only for the first process of a pid namespace. No process could then exit
+/// gracefully, so waiting for the grace period would be useless.
 fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
     let alone = ready.record.plan.owns_processes() && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
-    alone && ends_without_handler(signal) && takes_no_notice(&status, signal)
+    alone && ends_without_handler(signal) && has_default_action(&status, signal)
 }
 
 /// Signals a process of the container. In a tree of actions, [`MAIN_PROCESS`] means all running processes.

@@ -146,7 +146,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, input: WarmInput, lifeline:
     }
 }
 
-/// Reads and checks a sample plan and serializes a sample record, so that the memory for this is already allocated when
+/// Reads and checks a sample plan and serializes a sample record, so that the required memory is already allocated when
 /// a launch arrives.
 #[inline(never)] // as in [`super::setup::prepare::prepare`]
 fn rehearse(host: &Host) {
@@ -188,7 +188,7 @@ fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8
     }
 }
 
-/// Acknowledges a launch. Also succeeds if the launcher has exited.
+/// Acknowledges a launch. Succeeds even if the launcher has exited.
 fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
     match lifeline.send(BEGUN, &[]) {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),

@@ -88,7 +88,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
 /// Opens the mounts and sends the handles. Runs in the helper. The paths are read from the kernel's mount table and not
 /// from the record, because the container may have renamed the parents of a single mounted file.
 fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
-    // Open before entering the namespace, which has its own /proc or none.
+    // Open the file before entering the namespace, which has its own /proc or none.
     let mut table = File::open(format!("/proc/{init}/mountinfo"))?;
     process::enter_namespaces(process::pidfd(init)?.as_fd(), true, false)?;
     let root = open_dir(Path::new("/"))?;

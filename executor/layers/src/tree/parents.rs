@@ -98,7 +98,7 @@ impl Parents {
     }
 }
 
-/// Returns the extended attributes of an entry, without those of overlayfs.
+/// Returns the extended attributes of an entry, without the attributes of overlayfs.
 pub(super) fn attributes(dir: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
     let path = held(dir, name);
     let mut found = Vec::new();

@@ -13,7 +13,8 @@ use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;
 
-/// Maximum number of symbolic links that are followed for one directory. This is umoci's limit; the kernel's is 40.
+/// Maximum number of symbolic links that are followed for one directory. umoci has the same limit; the kernel's limit
+/// is 40.
 const LINKS_MAX: u32 = 255;
 
 /// Result of a walk.

@@ -38,7 +38,7 @@ fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut executor_t
             other => panic!("{what}, {limit}: {other:?}"),
         }
         assert!(!sandbox.store.has(&diff_id(archive), &[]));
-        assert_eq!(sandbox.surroundings(), before, "half of it is left");
+        assert_eq!(sandbox.surroundings(), before, "a partial layer is left");
     }
 }
 

@@ -15,7 +15,7 @@ fn inside(sandbox_path: &Path) -> PathBuf {
 fn refused(result: &Result<(), UnpackError>, why: &str) {
     match result {
         Err(error @ UnpackError::Archive(TarError::Entry { .. })) if error.to_string().contains(why) => {}
-        other => panic!("{other:?} is no refusal that says {why:?}"),
+        other => panic!("{other:?} is not a refusal with {why:?}"),
     }
 }
 
@@ -156,7 +156,7 @@ fn the_root_stays_a_directory() {
 fn is_device(result: &Result<(), UnpackError>, why: &str) {
     match result {
         Err(error @ UnpackError::Device { .. }) if error.to_string().contains(why) => {}
-        other => panic!("{other:?} is no refusal of a device that says {why:?}"),
+        other => panic!("{other:?} is not a refusal of a device with {why:?}"),
     }
 }
 

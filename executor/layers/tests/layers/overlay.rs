@@ -59,7 +59,7 @@ fn whiteouts_hide_only_lower_layers() {
     }
     let own = vec![base(), Layer::new().file("d/a", "new").file("d/.wh.a", "")];
     assert_eq!(seen(own)[1], ("d/a".to_owned(), "new".to_owned()));
-    // An opaque root, and entries that are hidden by a file.
+    // These layers have an opaque root, or entries that are hidden by a file.
     let root = vec![base(), Layer::new().file(".wh..wh..opq", "").file("new", "n"), Layer::new().file("top", "t")];
     assert_eq!(seen(root), pairs(&[("new", "n"), ("top", "t")]));
     let file = vec![base(), Layer::new().file("d", "file"), Layer::new().dir("d/", 0o755).file("d/x", "x")];
@@ -73,7 +73,7 @@ fn whiteouts_hide_only_lower_layers() {
     assert_eq!(seen(nothing), pairs(&all));
 }
 
-/// A repeated layer has the same merged tree as if the archives were applied one after the other, also with whiteouts
+/// A repeated layer has the same merged tree as if the archives were applied one after the other, even with whiteouts
 /// and opaque directories in it and between its occurrences. The expected trees come from stacks in which each
 /// occurrence is a separate tree.
 #[test]
@@ -139,7 +139,7 @@ fn undescribed_directories_inherit_lower_attributes() {
     assert_eq!(merged[Path::new("usr/lib/library")].content, b"l");
     assert_eq!(merged[Path::new("lib")].kind, 'l');
     let bin = &merged[Path::new("usr/bin")];
-    assert_eq!((bin.mode, bin.owner), (0o755, (0, 0)), "nobody describes it");
+    assert_eq!((bin.mode, bin.owner), (0o755, (0, 0)), "no layer describes it");
 
     // On top of another layer the same layer has another tree, and both trees are stored.
     let other = sandbox.unpack(&[], &Layer::new().dir("usr/", 0o700).bytes()).unwrap();
@@ -149,7 +149,7 @@ fn undescribed_directories_inherit_lower_attributes() {
     let merged = sandbox.merged(&again);
     assert_eq!((merged[Path::new("usr")].mode, merged[Path::new("lib")].kind), (0o700, 'd'));
     assert_eq!(sandbox.merged(&layers)[Path::new("usr")].mode, 0o751);
-    assert_eq!(sandbox.store.take_out(&layers[1]).unwrap().len(), 2, "with both of its forms");
+    assert_eq!(sandbox.store.take_out(&layers[1]).unwrap().len(), 2, "both trees are removed");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn entry_attributes_come_from_archive() {
     let layers = stack(&sandbox, vec![layer.symlink("link", "/nowhere").header(&at_the_root, b"")]);
     let merged = sandbox.merged(&layers);
     let of = |path: &str| &merged[Path::new(path)];
-    assert_eq!((of("d").mode, of("d").mtime), (0o1777, (1_000_000_000, 0)), "what was made in it changed nothing");
+    assert_eq!((of("d").mode, of("d").mtime), (0o1777, (1_000_000_000, 0)), "creating entries in it did not change it");
     let set = of("d/set");
     assert_eq!((set.mode, set.owner, set.mtime), (0o6755, (1234, 80), (-2, 750_000_000)));
     assert_eq!(set.xattrs.keys().collect::<Vec<_>>(), ["security.capability", "user.lines"]);

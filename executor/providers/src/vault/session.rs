@@ -46,7 +46,8 @@ impl std::fmt::Debug for Session {
 impl Session {
     fn new(client: Arc<Client>, token: &str, seconds: u64, renewable: bool) -> Result<Self, FetchError> {
         let header = HeaderValue::from_str(token);
-        let mut token = header.map_err(|_| FetchError::new(ErrorKind::Denied, "the token is not valid in a header"))?;
+        let why = "the token contains characters that an HTTP header cannot carry";
+        let mut token = header.map_err(|_| FetchError::new(ErrorKind::Denied, why))?;
         token.set_sensitive(true);
         let now = Instant::now();
         let life = (seconds > 0).then(|| Life {
@@ -154,7 +155,7 @@ impl Vault {
         }
     }
 
-    /// Revokes tokens. While the server does not respond, keeps the remaining ones and returns the error.
+    /// Revokes tokens. While the server does not respond, keeps the remaining tokens and returns the error.
     async fn revoke_all(&self, ended: &mut Vec<Arc<SessionSlot>>) -> Result<(), FetchError> {
         while let Some(session) = ended.last() {
             match self.revoke(session).await {

@@ -4,10 +4,10 @@
 //!   newline.)
 //! - Each of its lines of at least [`LINE_MIN`] bytes, without surrounding white space.
 //! - Value and lines as a JSON string and percent-encoded, in every style whose result differs.
-//! - The value in base64, in both alphabets and at each of the three offsets of its first byte in a group of three.
-//!   This form has the characters that the value determines, and a second one also has the characters that follow if
-//!   the value ends the data: a partial character, padding, a final newline. Lines of base64 wrapped at 64 or 76
-//!   columns are forms too.
+//! - The value in base64, in both alphabets and at each of the three offsets of its first byte in a group of three. One
+//!   form has the characters that the value determines. A second form also has the characters that follow if the value
+//!   ends the data: a partial character, padding, a final newline. Lines of base64 wrapped at 64 or 76 columns are
+//!   forms too.
 //!
 //! A form of more than 240 bytes is cut evenly into pieces, and each piece is masked separately. So few bytes are held
 //! back, comparisons are short, and a long value that is printed in part is masked except for less than a piece at each
@@ -23,7 +23,7 @@ const COLUMNS: [usize; 2] = [64, 76];
 
 impl Forms {
     /// Adds lines and encodings of a value that begins at `at` and is `followed` by white space. If an entry does not
-    /// fit, it is skipped together with all later ones.
+    /// fit, it is skipped together with all later entries.
     pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), BufferFull> {
         (self.owner, self.rank) = (owner, 1);
         let lines = lines(value);

@@ -21,7 +21,7 @@ pub(super) struct BufferFull;
 pub(super) struct FormPiece {
     pub(super) at: u32,
     pub(super) length: u16,
-    /// 0 for a value itself, 1 for its lines and encodings. Of two equal pieces, the one with the lower rank is kept.
+    /// 0 for a value itself, 1 for its lines and encodings. Of two equal pieces, the piece with the lower rank is kept.
     pub(super) rank: u8,
     pub(super) owner: u32,
 }

@@ -8,7 +8,7 @@ use super::{Marker, Redactor};
 /// State of one output stream (standard output or standard error) that passes through a [`Redactor`].
 ///
 /// Holds bytes back only while they may be the beginning of a form, so it holds fewer bytes than the longest form has.
-/// The redactor may change between calls: bytes that are held back are then searched again with the new one.
+/// The redactor may change between calls: bytes that are held back are then searched again with the new redactor.
 #[derive(Default)]
 pub struct Stream {
     held: Zeroizing<Vec<u8>>,
@@ -45,7 +45,7 @@ impl Stream {
         self.marked = None;
     }
 
-    /// Returns true if another flush would have no effect, because there was no input since the last one.
+    /// Returns true if another flush would have no effect, because there was no input since the last flush.
     pub fn is_fresh(&self) -> bool {
         self.held.is_empty() && self.covered == 0 && self.marked.is_none()
     }
@@ -63,7 +63,7 @@ impl Stream {
         self.held = joined;
     }
 
-    /// Decides about the positions before `until`, and returns the first undecided one. If `last` is true, no text
+    /// Decides about the positions before `until`, and returns the first undecided position. If `last` is true, no text
     /// follows, so all positions are decided.
     fn scan(&mut self, redactor: &Redactor, text: &[u8], until: usize, last: bool, out: &mut Vec<u8>) -> usize {
         let matcher = &redactor.matcher;

@@ -1,5 +1,5 @@
-//! Replaces the files with a new generation: writes it next to the current one, swaps it in, and returns the old one
-//! for wiping.
+//! Replaces the files with a new generation: writes the new generation next to the current generation, makes it
+//! current, and returns the old generation for wiping.
 //!
 //! ```text
 //! /files/0/..gen1/db/user, ..gen1/db/password
@@ -7,8 +7,8 @@
 //!          ..gen2/db/password                 new content is written
 //!          ..data_new -> ..gen2               one rename onto `..data` changes all of them
 //! /0/db/..., /0..gen2/                        visible to the container; missing entries are created aside and moved
-//!                                             there just before the swap, removed ones are moved out just after it
-//! /0..gen2..links/0                           second link to a new file: renamed over the visible one after the swap
+//!                                             there just before the swap, removed entries are moved out after it
+//! /0..gen2..links/0                           second link to a new file: renamed over the visible link after the swap
 //! /1, /1..gen2                                a single file: the names are exchanged; the caller updates its mounts
 //! ```
 //! Within a mount point the swap is one rename. Several mount points are swapped one after the other, some microseconds
@@ -16,7 +16,7 @@
 //! microseconds, links of added or removed files may be visible but dangling.
 //!
 //! A program that watches a visible directory by inotify does not notice the rename in `/files/0`. So once every mount
-//! point has the new generation, the link of each new file is renamed over the visible one, with the same target
+//! point has the new generation, the link of each new file is renamed over the visible link, which has the same target
 //! (docs/adr/0045-a-rotation-renames-the-visible-links.md).
 
 use std::collections::BTreeMap;
@@ -120,7 +120,8 @@ impl Volume {
 }
 
 impl<'a> Rotation<'a> {
-    /// Reads the current state. `number` of the new generation must be larger than any earlier one.
+    /// Reads the current state. `number` is the number of the new generation, and must be larger than any earlier
+    /// number.
     ///
     /// # Errors
     /// Returns an error if a mount point's entries are not as this module creates them.
@@ -213,7 +214,7 @@ impl<'a> Rotation<'a> {
         PathBuf::from(format!("{mount}{}..links", self.name()))
     }
 
-    /// Renames the link of each new file over the visible one, for programs that watch the directory.
+    /// Renames the link of each new file over the visible link, for programs that watch the directory.
     fn announce(&self) -> io::Result<()> {
         for change in self.changes {
             let NextContent::Directory { new, .. } = &change.next else { continue };

@@ -121,7 +121,7 @@ impl Volume {
         self.open(&Path::new(STEPS).join(ENVIRONMENT))
     }
 
-    /// Writes the URL of a transfer into the directory of all steps. Numbers of transfers follow those of the
+    /// Writes the URL of a transfer into the directory of all steps. The numbers of transfers follow the numbers of the
     /// processes.
     ///
     /// # Errors

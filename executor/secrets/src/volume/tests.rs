@@ -126,7 +126,7 @@ fn a_wipe_overwrites_in_place() {
     let before = frames(&kept);
     assert!(before.iter().all(|frame| *frame != 0), "the frames are not shown: is this root?");
 
-    // The control: a file that is truncated and rewritten gets other frames, and the old ones keep the secret.
+    // As a control, a file that is truncated and rewritten gets other frames, and the old frames keep the secret.
     let control = open(&volume, "files/0/..data/db/password");
     std::os::unix::fs::FileExt::write_all_at(&control, &secret, 0).unwrap();
     let old = frames(&control);
@@ -267,7 +267,7 @@ fn held_file_cannot_be_leased() {
     for path in ["files/0/..data/db/user", "files/0/..gen1/token", "1"] {
         assert_eq!(Lease::take(&volume, path).err().and_then(|error| error.raw_os_error()), Some(11), "{path}");
     }
-    // The control: files that are not held open can be leased.
+    // As a control, files that are not held open can be leased.
     volume.held.borrow_mut().clear();
     Lease::take(&volume, "1").unwrap();
 }

@@ -111,5 +111,5 @@ fn grown_file_system_keeps_content_and_options() {
     assert_eq!(rustix::fs::fstatvfs(&fs).unwrap().f_files, 100);
     reconfigure(fs.as_fd(), &[("noswap", None)]).unwrap();
     assert!(reconfigure(small(false).unwrap().as_fd(), &[("noswap", None)]).is_err(), "the control");
-    assert!(reconfigure(fs.as_fd(), &[("size", Some("4k"))]).is_err(), "it does not shrink below what is there");
+    assert!(reconfigure(fs.as_fd(), &[("size", Some("4k"))]).is_err(), "it does not shrink below its content");
 }

@@ -70,9 +70,9 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Closes every descriptor except the standard ones and `kept`, regardless of its owner. Call this only in a process
-/// that is about to execute a program or exit. Close-on-exec is not enough: until execve has looked up the program, a
-/// path through /proc/self/fd leads to open descriptors (CVE-2024-21626).
+/// Closes every descriptor except the standard descriptors and `kept`, regardless of its owner. Call this only in a
+/// process that is about to execute a program or exit. Close-on-exec is not enough: until execve has looked up the
+/// program, a path through /proc/self/fd leads to open descriptors (CVE-2024-21626).
 ///
 /// # Errors
 /// Returns an error if the kernel is older than 5.9.

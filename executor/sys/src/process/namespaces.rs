@@ -66,7 +66,7 @@ pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Permanently enters a user namespace, given its descriptor or a pidfd of a process in it, and becomes its root. The
-/// process then has all capabilities over the resources of that namespace, and none over others.
+/// process then has all capabilities over the resources of that namespace, and no capability over other resources.
 ///
 /// # Errors
 /// Returns an error if the caller lacks privilege, the namespace has no root, or the caller is already in it.

@@ -74,7 +74,7 @@ pub fn survive_hangup() -> io::Result<()> {
     Ok(())
 }
 
-/// Blocks SIGHUP, also across execve, so that it stays pending for [`SignalEvents`].
+/// Blocks SIGHUP, even across execve, so that it stays pending for [`SignalEvents`].
 ///
 /// # Errors
 /// Returns the kernel's error if a system call fails, which is not expected.

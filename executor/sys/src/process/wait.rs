@@ -1,4 +1,4 @@
-//! Waits for the exit of processes and reaps them, also as PID 1 of a pid namespace.
+//! Waits for the exit of processes and reaps them. The waiting process can be PID 1 of a pid namespace.
 
 use std::fmt;
 use std::io;

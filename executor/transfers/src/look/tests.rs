@@ -147,7 +147,7 @@ fn zip_of_many(entries: u32, counted: u64) -> Vec<u8> {
 
 #[test]
 fn zip_of_too_many_entries_fails() {
-    // Only the first entries are valid. A reader that continued to the others would report a damaged archive.
+    // Only the first entries are valid. A reader that read the other entries as well would report a damaged archive.
     let mut archive = zip_of_many(1_000_001, 1_000_001);
     archive[30 + 46 * 1000..30 + 46 * 1_000_001].fill(0);
     let reported = look_at(&archive, None).unwrap_err();

@@ -172,7 +172,7 @@ struct Current {
     /// Verifies the certificate chains of callers.
     chains: Arc<dyn ClientCertVerifier>,
     config: Arc<ServerConfig>,
-    /// Last logged file error, so that each is logged once.
+    /// Last logged file error, so that each error is logged once.
     reported: Option<CertificateError>,
     validity: Validity,
 }
@@ -235,7 +235,7 @@ impl<R: CertificatePolicy> Certificates<R> {
                 drop(current);
                 self.replaced.send_replace(());
                 let certificate = self.files.certificate.display();
-                tracing::info!("{certificate}: the certificates were replaced; new connections use the new ones");
+                tracing::info!("{certificate}: the certificates were replaced; they apply to new connections");
             }
             Err(error) => {
                 if current.reported.as_ref() != Some(&error) {

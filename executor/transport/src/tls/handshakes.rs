@@ -1,10 +1,11 @@
 //! Limits concurrent handshakes, and connections per address, before clients are authenticated.
 //!
 //! A handshake keeps its slot for at least [`LIFETIME_MIN`], so that distant callers can complete their handshakes. If
-//! all slots are in use, a new handshake replaces one that is older than this time. If no handshake is older, the new
-//! client is refused. Some slots are reserved for addresses from which a client authenticated recently, so that unauthenticated
-//! clients cannot lock out such callers, regardless of the number of addresses that they use. If one address has many
-//! handshakes, only some of them keep their slots for the minimum time, so that a few addresses cannot lock out others.
+//! all slots are in use, a new handshake replaces a handshake that is older than this time. If no handshake is older,
+//! the new client is refused. Some slots are reserved for addresses from which a client authenticated recently, so that
+//! unauthenticated clients cannot lock out such callers, regardless of the number of addresses that they use. If one
+//! address has many handshakes, only some of them keep their slots for the minimum time, so that a few addresses cannot
+//! lock out others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -41,7 +42,7 @@ struct State {
     shaking: Vec<Handshake>,
     /// Number of handshakes in [`State::shaking`] from addresses that were not remembered when the handshake started.
     strangers: usize,
-    /// Addresses from which a client authenticated, with the last time at which one authenticated or disconnected.
+    /// Addresses from which a client authenticated, with the last time at which a client authenticated or disconnected.
     remembered: HashMap<IpAddr, Instant>,
 }
 
@@ -116,7 +117,8 @@ impl HandshakeLimiter {
         let mut state = locked(&self.state);
         let is_old = |handshake: &Handshake| now.saturating_duration_since(handshake.since) >= LIFETIME_MIN;
         if state.connections.get(&address).is_some_and(|connections| connections.all >= self.each) {
-            // The removed connection closes shortly; until then the address has one connection beyond its limit.
+            // The removed connection closes shortly. Until it is closed, the address has one connection beyond its
+            // limit.
             state.drop_oldest(|_, one| one.address == address && is_old(one))?;
         }
         let is_stranger = !state.is_remembered(address, now);
@@ -232,7 +234,7 @@ mod tests {
         let (crowd, now) = (HandshakeLimiter::new(4, 100), Instant::now());
         crowd.enter(ip("fd00::1"), now).unwrap().settle(now);
         let strangers: Vec<Place> = (0..3).map(|number| crowd.enter(address(number), now).unwrap()).collect();
-        assert!(crowd.enter(address(9), now).is_none(), "the control");
+        assert!(crowd.enter(address(9), now).is_none(), "control failed");
         let caller = crowd.enter(ip("fd00::2"), now).expect("an address of the same network of 64 bits");
         assert!(!is_lost(&caller) && !strangers.iter().any(is_lost));
         let later = now + ADDRESS_LIFETIME * 2;
@@ -326,7 +328,7 @@ mod tests {
         let takes = Duration::from_millis(400);
         assert_eq!(attacked(512, 700, takes, false), 8);
         assert_eq!(attacked(512, 2000, takes, true), 8, "addresses that authenticated lately");
-        assert!(attacked(64, 700, takes, false) < 8 && attacked(512, 2000, takes, false) < 8, "the controls");
+        assert!(attacked(64, 700, takes, false) < 8 && attacked(512, 2000, takes, false) < 8, "control failed");
     }
 
     /// Checks the invariants under random events.

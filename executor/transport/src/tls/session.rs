@@ -448,6 +448,6 @@ mod tests {
                 recv(&mut client, &mut session);
             }
         }
-        assert!(failed > 100 && alerts > 50, "the control: {failed} failed, {alerts} of them with an alert");
+        assert!(failed > 100 && alerts > 50, "control failed: {failed} failed, {alerts} with an alert");
     }
 }

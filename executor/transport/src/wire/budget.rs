@@ -1,8 +1,8 @@
 //! Limits the memory for unread responses. Each socket has a pool, each owner may use a share of the pool, and each
 //! connection a part of that share.
 //!
-//! A response occupies its own size until the client has read it. For a large response, space is reserved before the
-//! response is created; until then its call waits. A client that reads nothing first delays its own calls, then other
+//! A response occupies its own size until the client has read it. For a large response, the call waits until space is
+//! reserved. Only then the response is created. A client that reads nothing first delays its own calls, then other
 //! calls of its owner. If a client makes no progress and its owner or the whole socket needs the space, its connection
 //! is closed. The number of response streams per owner is limited, too.
 //!
@@ -276,11 +276,11 @@ impl ConnectionBudget {
                 amount.streams = 1;
                 self.take(amount).map_err(|full| match full {
                     Full::Owner | Full::Connection => format!(
-                        "this caller has {} calls with response streams open, which is the limit: end some of them",
+                        "this caller has the maximum of {} open response streams: end some of these calls",
                         self.all.0.shares.each.streams
                     ),
                     Full::All => format!(
-                        "{STREAMS} calls with response streams are open, which is the limit of all callers: try again later"
+                        "all callers together have the maximum of {STREAMS} open response streams: try again later"
                     ),
                 })?;
             }

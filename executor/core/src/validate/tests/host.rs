@@ -162,7 +162,7 @@ fn network_options_are_validated_by_network() {
     assert_eq!(fields(&wrong), expected);
 }
 
-/// The host name is the container's own, also with the host's network.
+/// The host name is the container's own, even with the host's network.
 #[test]
 fn host_network_allows_a_hostname() {
     let connectivity = Connectivity { hostname: "node-1".into(), ..Default::default() };

@@ -76,7 +76,7 @@ impl AsyncRead for Bounded {
         }
         if self.room == 0 {
             return Poll::Ready(Err(io::Error::other(format!(
-                "the response head is larger than {READ_MAX} bytes, the maximum"
+                "the response head is larger than the maximum of {READ_MAX} bytes"
             ))));
         }
         let most = buffer.remaining().min(self.room);

@@ -18,7 +18,7 @@ const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of partial lines of a container: one per stream and process.
 const OPEN_MAX: usize = 16;
 
-/// A line, or a part of one.
+/// A line, or a part of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// Time at which the start of the message was read from the process.

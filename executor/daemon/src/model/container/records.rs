@@ -22,7 +22,7 @@ pub enum RecordError {
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] std::io::Error),
     /// The file is larger than any record.
-    #[error("{} is larger than {RECORD_MAX} bytes, the maximum size of a record", .0.display())]
+    #[error("{} is larger than the maximum of {RECORD_MAX} bytes for a record", .0.display())]
     TooLarge(PathBuf),
     /// The file is malformed.
     #[error("{} is not a valid record", .0.display())]

@@ -28,7 +28,7 @@ struct Line {
 }
 
 impl Line {
-    /// Returns the line with a fixed length, so that each write overwrites the previous one completely.
+    /// Returns the line with a fixed length, so that each write overwrites the previous line completely.
     fn encode(&self) -> String {
         let Self { boot_id, start, first, last } = self;
         format!("{boot_id} {start:020} {first:020} {last:020}\n")
@@ -52,9 +52,9 @@ pub(super) struct LastCursor {
 }
 
 impl LastCursor {
-    /// Opens the file in the ledger's directory. Also returns the first cursor to assign: `next` or a later one, or the
-    /// cursor after the last one if the ledger's newest event shows that no event was lost. `start` is the number of
-    /// daemons that were started on the ledger, including this one.
+    /// Opens the file in the ledger's directory. Also returns the first cursor to assign: if the ledger's newest event
+    /// shows that no event was lost, the cursor after the last assigned cursor; otherwise `next` or a higher cursor.
+    /// `start` is the number of daemons that were started on the ledger, including this one.
     pub(super) fn open(dir: &Path, boot_id: &str, start: u64, newest: Option<u64>, next: u64) -> (Self, u64) {
         let path = dir.join(NAME);
         let before = read(&path).filter(|line| line.boot_id == boot_id && line.start + 1 == start);

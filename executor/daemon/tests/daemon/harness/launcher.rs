@@ -151,7 +151,7 @@ impl LauncherShared {
         while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {
             let request = LauncherRequest::decode(&buffer[..length]).unwrap();
             let Some(call) = request.call else {
-                // A daemon that starts asks whether the launcher lives.
+                // A starting daemon checks whether the launcher is alive.
                 let refused = Refused::new(Reason::Invalid, "the request has no call");
                 let reply =
                     LauncherReply { sequence: request.sequence, answer: Some(LauncherAnswer::Refused(refused)) };

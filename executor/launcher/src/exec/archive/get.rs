@@ -31,7 +31,7 @@ const LINKS_MAX: usize = 100_000;
 const NAMELESS: &[u8] = b".";
 
 /// Error message for a secret file.
-const SECRET: &str = "is on the volume of secret files, which is not copied";
+const SECRET: &str = "files on the volume of secret files are not copied";
 
 pub(super) struct ArchiveSource<'a> {
     found: InspectedEntry,
@@ -58,19 +58,19 @@ impl<'a> ArchiveSource<'a> {
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !request.stat && is_of_the_kernel(place.as_fd())? {
-            return Err(io::Error::other("is on a pseudo file system of the kernel, which is not copied"));
+            return Err(io::Error::other("files on a pseudo file system of the kernel are not copied"));
         }
         let readable = match kind {
             FileType::Directory => Some(OFlags::RDONLY | OFlags::DIRECTORY),
             FileType::RegularFile => Some(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY),
-            FileType::Socket if !request.stat => return Err(io::Error::other("is a socket, which tar cannot store")),
+            FileType::Socket if !request.stat => return Err(io::Error::other("a tar archive cannot contain a socket")),
             _ => None,
         };
         let content = readable.filter(|_| !request.stat).map(open).transpose()?;
         if let Some(content) = &content {
             let now = fstat(content)?;
             if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
-                return Err(io::Error::other("changed while it was opened"));
+                return Err(io::Error::other("the file changed while it was opened"));
             }
         }
         let link = match kind {
@@ -160,7 +160,7 @@ impl<'a> Archive<'a> {
             (b'0', Some(file)) => self.content(file, size).map_err(failed),
             (b'5', Some(directory)) if depth < DEPTH_MAX => self.below(directory, name, path, depth),
             (b'5', Some(_)) => {
-                let why = format!("exceeds the limit of {DEPTH_MAX} nested directories");
+                let why = format!("there are more than {DEPTH_MAX} nested directories");
                 self.left_out.add(path, io::Error::other(why));
                 Ok(())
             }

@@ -1,8 +1,8 @@
 //! Copies files into a container: unpacks an archive below a directory.
 //!
 //! Each entry is created under a temporary name and then renamed, so that no partial file is visible under its name. No
-//! link below the directory is followed, neither a link of the archive nor one of the container. An existing directory
-//! is kept. Any other existing entry is replaced, except by a directory.
+//! link below the directory is followed, neither a link in the archive nor a link in the container. An existing
+//! directory is kept. Any other existing entry is replaced, except by a directory.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ pub(super) struct UnpackTarget {
     path: PathBuf,
     /// True if the archive is a download: device nodes are rejected.
     download: bool,
-    /// New directories, each below the previous one. The directories' permissions and times are set after their
+    /// New directories, each below the previous directory. The directories' permissions and times are set after their
     /// contents are created.
     unmarked: Vec<(PathBuf, u32, Time)>,
     done: ArchiveDone,
@@ -204,10 +204,10 @@ impl UnpackTarget {
                 return futimens(&file, &times(entry.mtime)).map_err(failed);
             }
             Kind::HardLink => {
-                let target = names(&entry.link)
-                    .ok_or_else(|| Ok(io::Error::other("is a hard link that escapes the directory")))?;
+                let target =
+                    names(&entry.link).ok_or_else(|| Ok(io::Error::other("the hard link escapes the directory")))?;
                 let (Some(above), Some(of)) = (target.parent(), target.file_name()) else {
-                    return Err(Ok(io::Error::other("is a hard link to a directory")));
+                    return Err(Ok(io::Error::other("hard links to directories are not supported")));
                 };
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let above = open_in_root(self.root.as_fd(), above, flags, Mode::empty(), Follow::NoLinks);
@@ -292,14 +292,14 @@ fn names(path: &[u8]) -> Option<PathBuf> {
 }
 
 fn outside(path: &[u8]) -> ArchiveFailure {
-    ArchiveFailure(format!("{}: escapes the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
+    ArchiveFailure(format!("{}: the path escapes the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
 }
 
 /// Explains an error caused by a link in the path.
 fn behind_a_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other("has a symbolic link in its path"),
-        Some(libc::ENOTDIR) => io::Error::other("has a component in its path that is not a directory"),
+        Some(libc::ELOOP) => io::Error::other("the path contains a symbolic link"),
+        Some(libc::ENOTDIR) => io::Error::other("a component of the path is not a directory"),
         _ => error,
     }
 }

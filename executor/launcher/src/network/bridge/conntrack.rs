@@ -33,8 +33,9 @@ const UDP: u8 = 17;
 /// Maximum number of attempts to read the table. A read fails if the table changes during the read.
 const ATTEMPTS: u32 = 5;
 
-/// Deletes the entries of UDP flows that a container's address has opened (`opened.0`) or received (`opened.1`). For
-/// each of the two the kernel walks through its whole table. Each walk takes milliseconds.
+/// Deletes the entries of UDP flows: flows that the container's address has opened if `opened.0` is true, and flows
+/// that it has received if `opened.1` is true. In each of the two cases the kernel walks its whole table, which takes
+/// milliseconds.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.

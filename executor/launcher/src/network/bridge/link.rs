@@ -159,7 +159,7 @@ pub(super) fn describe(name: &str, alias: &str) -> io::Result<()> {
     execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(described(name, alias)), 0)])
 }
 
-/// Adds an address to a link that is never chosen as a source address.
+/// Adds an address that is never chosen as a source address to a link.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.
@@ -274,7 +274,7 @@ fn add_address(index: u32, address: Address, preferred: u32) -> (RouteNetlinkMes
             let hosts = u32::MAX.checked_shr(u32::from(address.prefix)).unwrap_or(0);
             message.attributes.push(AddressAttribute::Broadcast((u32::from(ip) | hosts).into()));
         }
-        // No duplicate address detection: no other host uses addresses of this pool.
+        // Skip duplicate address detection, because no other host uses addresses of this pool.
         IpAddr::V6(_) => message.header.flags = AddressHeaderFlags::Nodad,
     }
     if preferred != FOREVER {

@@ -72,7 +72,7 @@ const QUERIES_A_SECOND: u64 = 1000;
 const HARDWARE: &str = "hardware";
 const OWN4: &str = "own4";
 const OWN6: &str = "own6";
-/// Sets of the addresses of containers that have opened UDP flows, and of those that have received UDP packets.
+/// Sets of the addresses of containers that have opened UDP flows, and of containers that have received UDP packets.
 const UDP_FROM4: &str = "udp_from4";
 const UDP_FROM6: &str = "udp_from6";
 const UDP_TO4: &str = "udp_to4";
@@ -83,7 +83,7 @@ const TO6: &[Field] = &[Field::Ipv6Destination, Field::DestinationPort];
 const BY_ADDRESS4: &[Field] = &[Field::Ipv4Destination, Field::TransportProtocol, Field::DestinationPort];
 const BY_ADDRESS6: &[Field] = &[Field::Ipv6Destination, Field::TransportProtocol, Field::DestinationPort];
 
-/// Replaces the tables of a network with new ones, with the elements of the containers on it.
+/// Replaces the tables of a network with new tables, which contain the elements of the containers on the network.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails; nothing is changed.

@@ -77,10 +77,10 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("is not a regular file"));
+        return Err(io::Error::other("the path is not a regular file"));
     }
     if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
-        return Err(io::Error::other("is writable by users other than root"));
+        return Err(io::Error::other("the file is writable by users other than root"));
     }
     read_whole(file, CONFIG_MAX)
 }

@@ -50,7 +50,7 @@ fn collect_all(host: &Host) -> Result<(), String> {
                 continue; // not used
             }
             if timeouts.until.saturating_duration_since(Instant::now()) == Duration::ZERO {
-                return Err(format!("network `{}` and later ones: out of time", network.name));
+                return Err(format!("the time limit has passed before network `{}`", network.name));
             }
             for why in collect_network(host, (&cgroup, timeouts), &network, &valid) {
                 let why = format_args!("garbage collection of network `{}`: {why}", network.name);

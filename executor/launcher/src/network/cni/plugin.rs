@@ -222,7 +222,7 @@ fn evaluate(ended: ChildExit, answer: Vec<u8>, complaint: &[u8], late: Option<Du
         (ChildExit::Code(0), None) => Ok(answer),
         (ChildExit::Code(_), None) => Err(Fault::Failed(plugin_failure(&answer, complaint))),
         (ChildExit::Signal(signal), None) => {
-            Err(Fault::Failed(PluginFailure { code: 0, message: format!("was killed by signal {signal}") }))
+            Err(Fault::Failed(PluginFailure { code: 0, message: format!("the plugin was killed by signal {signal}") }))
         }
     }
 }
@@ -256,14 +256,14 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
     let (mut stdout, mut stderr) = (Some(File::from(stdout)), Some(File::from(stderr)));
     loop {
         if Instant::now() >= until {
-            return Ok((answer, complaint, false)); // even if it writes without a pause
+            return Ok((answer, complaint, false)); // even if the plugin is still writing
         }
         let mut events = Events::default();
         events.read(pidfd.as_fd(), Event::Ended);
         [&stdout, &stderr].into_iter().flatten().for_each(|end| events.read(end.as_fd(), Event::Output));
         events.due([until]);
-        // Check this before the last read, so that no output is missed. Children of the plugin may keep the pipes open;
-        // this does not wait for them.
+        // Check this before the last read, so that no output is missed. Children of the plugin may keep the pipes open,
+        // so do not wait until the pipes are closed.
         let ended = events.wait()?.contains(&Event::Ended);
         drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;
         drain(&mut stderr, &mut complaint, STDERR_KEPT)?;
@@ -279,7 +279,7 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
 /// Reads available output and keeps up to `most` bytes of it. Drops a closed pipe.
 fn drain(end: &mut Option<File>, kept: &mut Vec<u8>, most: usize) -> io::Result<()> {
     let mut buffer = [0; 16 << 10];
-    // The loop is bounded, because a process can write faster than this reads.
+    // The loop is bounded, because a process can write faster than this loop reads.
     for _ in 0..256 {
         let Some(file) = end else { return Ok(()) };
         match file.read(&mut buffer) {
@@ -313,7 +313,7 @@ mod tests {
             (ChildExit::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
             (ChildExit::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
             (ChildExit::Code(127), "", "", None, Err("the plugin printed no error message")),
-            (ChildExit::Signal(11), "{}", "", None, Err("was killed by signal 11")),
+            (ChildExit::Signal(11), "{}", "", None, Err("the plugin was killed by signal 11")),
             (ChildExit::Signal(9), "{}", "", late, Err("no response within 5 s")),
             (ChildExit::Code(0), "{}", "", late, Err("no response within 5 s")),
             (ChildExit::Signal(9), &flood, "", late, Err("the output has more than 1048576 bytes")),

@@ -331,7 +331,7 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
         Step::Log(prefix) => vec![expression("log", &[text(2, prefix)])],
         Step::Accept => verdict(1),
         Step::Drop => verdict(0),
-        // Works for IPv4 and IPv6: administratively prohibited.
+        // This ICMP code, for IPv4 and IPv6, means that the packet is administratively prohibited.
         Step::Reject => vec![expression("reject", &[number_be(1, 2), attribute(2, &[3])])],
     }
 }

@@ -4,9 +4,9 @@
 //! request: path ──(follow_links: where its links lead)──> path below an entry of the policy
 //!     ──openat2 without links──> descriptor ──open_tree──> detached mount ──> container's root
 //! ```
-//! All of this happens in the host's mount namespace: the launcher's own namespace lacks later mounts if the host's are
-//! private, and its mounts are never peers of the host's. Users of the host may replace any part of the path at any
-//! time. So a path is checked by its text, opened without links beneath the entry's directory, and from then on used
+//! All steps run in the host's mount namespace: the launcher's own namespace lacks later mounts if the host's are
+//! private, and its mounts are never peers of the host's mounts. Users of the host may replace any part of the path at
+//! any time. So a path is checked by its text, opened without links beneath the entry's directory, and after that used
 //! only through its descriptor.
 
 use std::fs;
@@ -83,9 +83,9 @@ impl HostPathVolume<'_> {
             .map_err(|error| self.failed("cannot set the propagation", &error))?;
         self.ids.map_mount(view.as_fd(), asked.recursive).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => {
-                let below = if asked.recursive { " (or that of a mount below the path)" } else { "" };
+                let place = if asked.recursive { "a file system at or below the path" } else { "the file system" };
                 let why = format!(
-                    "`{}`: the file system{below} does not support id-mapped mounts, which a user namespace requires; \
+                    "`{}`: {place} does not support id-mapped mounts, which a user namespace requires; \
                      use ext4, xfs, btrfs or tmpfs, or set user_namespace to `host` if the policy allows it",
                     self.shown()
                 );
@@ -127,7 +127,7 @@ impl HostPathVolume<'_> {
     }
 
     /// Resolves the links of the request's path, and opens the result. The result is checked and opened like a path of
-    /// a request, so that a link that changes meanwhile leads nowhere else.
+    /// a request, so that a link that changes meanwhile cannot lead to an unchecked path.
     fn follow(&self, root: BorrowedFd<'_>) -> Result<Opened<'_>, NotMounted> {
         let found = open_in_root(root, &self.asked.path, OFlags::PATH, Mode::empty(), Follow::LinksWithinRoot);
         let found = found.map_err(|error| self.unopened(&error))?;
@@ -168,7 +168,7 @@ impl HostPathVolume<'_> {
         Ok(Opened { file: file.map_err(|error| self.unopened(&error))?, rule })
     }
 
-    /// Checks the mount at the path and those below it: their propagation, and that users of the host cannot run
+    /// Checks the mount at the path and the mounts below it: their propagation, and that users of the host cannot run
     /// set-user-id programs that a container creates there.
     fn check_mounts(&self, file: &OwnedFd, rule: &HostPathRule) -> Result<(), NotMounted> {
         let HostPath { propagation, recursive, .. } = *self.asked;

@@ -13,8 +13,8 @@
 //! limits (core's `outputs`). Each of them is reported with a reason.
 //!
 //! The cleanup of the container waits for the capture at most [`CAPTURE_TIMEOUT`], and after a Stop at most its grace
-//! period. Files that are not captured by then are reported as skipped. The descriptor of the mount namespace is closed
-//! before the wipe, so that the namespace does not keep the memory of the secret files.
+//! period. Files that are not captured within this time are reported as skipped. The descriptor of the mount namespace
+//! is closed before the wipe, so that the namespace does not keep the memory of the secret files.
 
 mod store;
 mod walk;
@@ -78,7 +78,7 @@ impl OutputsSource {
     }
 }
 
-/// Captures the outputs and returns the result. If this fails, the cleanup of the container continues.
+/// Captures the outputs and returns the result. If the capture fails, the cleanup of the container continues.
 pub(crate) fn capture(
     host: &Host,
     record: &ContainerRecord,
@@ -126,7 +126,8 @@ fn attempt(
     store.finish()
 }
 
-/// Returns the devices of file systems whose files are never captured: those with secret files or memory files.
+/// Returns the devices of the file systems with secret files and of the file system of memory files. Files on these
+/// file systems are never captured.
 fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
     let mut devices = vec![fstat(MemFile::create("outputs", 1)?.as_fd())?.st_dev];
     for volume in &remains.volumes {
@@ -194,7 +195,7 @@ impl OutputsHelper {
         }
     }
 
-    /// Returns the next message. Returns `None` if none has arrived yet.
+    /// Returns the next message. Returns `None` if no message has arrived yet.
     fn recv(&self) -> Result<Option<(OutputMessage, Option<OwnedFd>)>, String> {
         if !is_readable(&self.socket) {
             return Ok(None);

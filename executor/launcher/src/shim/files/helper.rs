@@ -2,8 +2,8 @@
 //! shim's.
 //!
 //! The result is success, or the failed step with its error. A helper is killed if its shim exits, because files that
-//! it wrote after that would never be wiped. The helper sends the secret files that it writes to the shim while they
-//! are open.
+//! it wrote after the shim's exit would never be wiped. The helper sends the secret files that it writes to the shim
+//! while they are open.
 
 use crate::errors::plain;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) enum NotDone {
         /// The complete error message, in one line.
         words: String,
     },
-    /// The helper was killed. The kernel does this if the cgroup's memory is exhausted.
+    /// The helper was killed, for example by the kernel because the cgroup's memory is exhausted.
     Killed,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn run_passing(
 
 impl NotDone {
     /// Returns true if the helper failed because the cgroup to which its pages are charged is out of memory.
-    pub(crate) fn is_for_want_of_memory(&self) -> bool {
+    pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Killed | Self::Failed { errno: libc::ENOMEM, .. })
     }
 }

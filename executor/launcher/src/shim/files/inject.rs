@@ -148,7 +148,7 @@ impl Injection<'_> {
             {
                 Refused::new(Reason::Precondition, format!("another member of the pod has changed the volume: {words}"))
             }
-            not_done if not_done.is_for_want_of_memory() => self.too_small(),
+            not_done if not_done.is_out_of_memory() => self.too_small(),
             not_done => not_done.into(),
         })?;
         match (self.plan.token_file(), TokenDigest::from_bytes(&reported)) {
@@ -421,7 +421,7 @@ fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> 
     show().map_err(|error| HelperFailure(format!("cannot mount at {path}"), error))
 }
 
-/// Mounts a shared /dev/shm over the container's own.
+/// Mounts a shared /dev/shm over the container's own /dev/shm.
 fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let target = open_in_root(dev()?.as_fd(), Path::new("shm"), flags, Mode::empty(), Follow::NoLinks)?;

@@ -43,9 +43,9 @@ use crate::shim::output::container_log::Log;
 use crate::shim::output::redaction::MaskedValues;
 use swap::Swap;
 
-/// Time for which an old generation is kept. A program that opens two files through the same directory does so within
-/// microseconds. Half a second is enough even if the program is not scheduled between the two, and is too short for old
-/// credentials to matter.
+/// Time for which an old generation is kept. A program that opens two files through the same directory opens them
+/// within microseconds of each other. Half a second is enough even if the program is not scheduled in between, and is
+/// too short for old credentials to matter.
 const OLD_GENERATION_LIFETIME: Duration = Duration::from_millis(500);
 /// Retry interval for wiping a generation while a process has a lease on one of its files.
 const WIPE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -263,7 +263,7 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
         let killed = host.hierarchies.oom_kills(&record.cgroup) > kills && matches!(not_done, NotDone::Killed);
         ready.remains.rotated.helpers_killed += u64::from(killed);
         discard(id, rotation);
-        return Err(if not_done.is_for_want_of_memory() { no_memory(record, new) } else { not_done.into() });
+        return Err(if not_done.is_out_of_memory() { no_memory(record, new) } else { not_done.into() });
     }
     // Mask the new values before the process can print them. Stop if masking fails.
     let masked = announce(&mut ready.watch, &mut ready.log, validated, contents);
@@ -367,7 +367,7 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
 #[derive(Debug, PartialEq, Eq)]
 enum GenerationRoom {
     Enough,
-    /// Enough after old generations are wiped.
+    /// There is enough space after old generations are wiped.
     Later,
     /// The container has too little memory.
     None,
@@ -542,7 +542,7 @@ mod tests {
             ("a removal", update(&[], &["db/user"]), false, Ok(1)),
             ("stale", stale, true, refused(Reason::Stale, "generation 3, not 2")),
             ("nothing", nothing, true, refused(Reason::Invalid, "no file changes")),
-            ("a file that was not changed is another", forged, true, refused(Reason::Invalid, "update: ")),
+            ("an unchanged file differs", forged, true, refused(Reason::Invalid, "update: ")),
             ("an old kernel", update(&["/etc/key"], &[]), false, refused(Reason::Precondition, "Linux 6.5")),
             ("no mount point", update(&["/srv/x"], &[]), true, refused(Reason::Precondition, "files[0].path")),
         ];
@@ -572,12 +572,12 @@ mod tests {
 
     #[test]
     fn generations_that_linger_have_bounds() {
-        let memory = 8000; // 1000 of it for generations that linger
+        let memory = 8000; // 1000 bytes of it for old generations
         let cases = [
             ("the first one", (0, 0), 5000, 100, Some(100), GenerationRoom::Enough),
             ("no limit", (0, 0), 100, u64::MAX, None, GenerationRoom::Enough),
             ("too large for the container", (0, 0), 100, 101, Some(100), GenerationRoom::None),
-            ("too large until others go", (1, 10), 100, 101, Some(100), GenerationRoom::Later),
+            ("too large until old generations are wiped", (1, 10), 100, 101, Some(100), GenerationRoom::Later),
             ("within the share", (3, 900), 100, 1, Some(1), GenerationRoom::Enough),
             ("beyond the share", (3, 901), 100, 1, Some(1), GenerationRoom::Later),
             ("too many", (LINGERING_MAX, 0), 0, 0, Some(1), GenerationRoom::Later),

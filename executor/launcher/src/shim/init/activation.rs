@@ -211,7 +211,7 @@ impl ActivationCommand {
                 bounding: capabilities.clone(),
                 ambient: if ambient { capabilities.clone() } else { CapsHashSet::new() },
                 capabilities,
-                new_privileges: false, // such a container uses no warm one
+                new_privileges: false, // a container with new privileges uses no warm container
             }
         });
         credentials

@@ -35,7 +35,7 @@ const NAME: &str = "c";
 
 /// A container whose init waits to be started.
 pub(crate) struct Created {
-    /// `None` after the start: libcontainer's value is no longer needed, and its memory is returned.
+    /// `None` after the start: libcontainer's value is no longer needed, and its memory is freed.
     container: Option<Container>,
     pid: i32,
     pidfd: OwnedFd,

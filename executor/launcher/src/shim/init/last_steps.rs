@@ -87,7 +87,7 @@ impl Init {
     fn stay(&self) -> Result<(), StartFailure> {
         let failed = |error: io::Error| StartFailure::new("set up the init", error);
         process::hold_signals().map_err(failed)?;
-        // Before the fork, so that the child inherits the name. The child gets its own name when it executes the
+        // Set the name before the fork, so that the child inherits it. The child gets its own name when it executes the
         // program.
         rustix::thread::set_name(INIT).map_err(|error| failed(error.into()))?;
         title::set(INIT_TITLE);

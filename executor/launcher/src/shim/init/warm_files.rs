@@ -1,10 +1,10 @@
 //! Writes and mounts the secret files of an activated warm container without a helper, if only files are injected.
 //!
 //! The init of a warm container may still mount in its own namespaces, so it mounts the files when it replaces its root
-//! ([`super::activation`]). The shim writes the files before that, while it is in the container's memory cgroup. So
-//! their pages count against the container's limit, as if a helper had written them ([`crate::shim::files::inject`]). A
-//! helper is still used for containers that need more than files or have little memory, and on hosts where moving
-//! between cgroups is slow.
+//! ([`super::activation`]). The shim writes the files before init replaces its root, while it is in the container's
+//! memory cgroup. So their pages count against the container's limit, as if a helper had written them
+//! ([`crate::shim::files::inject`]). A helper is still used for containers that need more than files or have little
+//! memory, and on hosts where moving between cgroups is slow.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};

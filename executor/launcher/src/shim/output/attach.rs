@@ -4,8 +4,8 @@
 //! A lossless client acts like the reader of a pipe: while it does not read, no more output is read from the process
 //! ([`Attached::holds_up`]). The process blocks when its pipes are full. A process whose run requested to await a
 //! reader is blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still
-//! served. If a client disconnects, the process continues. If a client's daemon exited, the client is awaited for the
-//! same time, and resumes at its position.
+//! served. If a client disconnects, the process continues. If a client's daemon exited, the client is awaited for
+//! [`RETURN_TIME`], too, and resumes at its position.
 //!
 //! Other clients never block the process. The unread output of a client is kept up to a limit, and beyond that the
 //! client is informed of the number of bytes that it missed. Input is sent to one destination and not buffered: while
@@ -34,7 +34,7 @@ const QUEUE_MAX: u64 = 256 << 10;
 /// Number of bytes that are kept after they were sent to a client that may return: enough for all data in flight.
 /// Sockets and the queues of the daemon and its HTTP/2 library hold about 1.2 MiB.
 const REPLAY_MAX: u64 = 2 << 20;
-/// Time to wait for a reader: the first one, or one whose daemon has exited. Clients wait 30 s for a daemon.
+/// Time to wait for the first reader, or for a reader whose daemon has exited. Clients wait 30 s for a daemon.
 const RETURN_TIME: Duration = Duration::from_secs(30);
 /// Number of bytes of output that are kept for the first client.
 const BACKLOG_MAX: u64 = 64 << 10;
@@ -151,7 +151,7 @@ impl Attached {
             return Err(Refused::new(Reason::Invalid, why));
         }
         if self.clients.len() >= CLIENTS_MAX {
-            let why = format!("{CLIENTS_MAX} clients are attached, which is the maximum");
+            let why = format!("the maximum number of clients ({CLIENTS_MAX}) is attached");
             return Err(Refused::new(Reason::Exhausted, why));
         }
         if request.input && self.clients.iter().any(|client| client.input) {

@@ -6,7 +6,7 @@
 //! The size of the file is limited. At the limit, the file is renamed to `log.1`, and a new file starts with a record
 //! of the position of its first byte. A file gets its name only after its owner and mode are set, because executord may
 //! open it at any time. If the disk is full, output is lost, and the log reports that when there is space again. The
-//! container is never stopped for this. Output to attached clients does not pass through the file (see
+//! container is never stopped because of a full disk. Output to attached clients does not pass through the file (see
 //! [`super::attach`]).
 
 use std::fs::File;
@@ -37,13 +37,13 @@ use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
 
-/// Held-back output is written after this time without further output. The time is long enough for a program that
+/// Time without further output after which held-back output is written. The time is long enough for a program that
 /// writes a line in parts, and short enough for a client that follows the log.
 const FLUSH_DELAY: Duration = Duration::from_millis(200);
-/// The same for output of at least [`LIKELY_VALUE`] bytes that a value starts with: on a busy machine, a program may pause
-/// within a value.
+/// Like [`FLUSH_DELAY`], if the held-back output has at least [`LIKELY_VALUE`] bytes: on a busy machine, a program may
+/// pause within a value.
 const LIKELY_VALUE_DELAY: Duration = Duration::from_secs(5);
-/// Length in bytes from which the start of a value is no coincidence.
+/// Minimum length of held-back output that is probably the start of a value and not a coincidence, in bytes.
 const LIKELY_VALUE: usize = 32;
 
 /// Output pipes and log file of a container.
@@ -132,7 +132,7 @@ impl Pipe {
 }
 
 impl Log {
-    /// Starts a log in an existing empty file or in a new one.
+    /// Starts a log in an existing empty file or in a new file.
     pub(crate) fn create(dirs: &Dirs, plan: &Plan, size_max: u64, file: Option<File>) -> io::Result<Self> {
         let path = dirs.log();
         let main = plan.main();
@@ -295,8 +295,8 @@ impl Log {
             if !meant(of_one[0].process) {
                 continue;
             }
-            // Read standard error first, but log it last: so output that was printed before an error is also read
-            // before it.
+            // Read standard error first, but log it last, so that output that was printed before an error is logged
+            // before the error.
             let read: Vec<_> = of_one.iter_mut().rev().map(Pipe::read).collect();
             for (pipe, bytes) in of_one.iter_mut().zip(read.into_iter().rev()) {
                 match bytes {
@@ -545,7 +545,7 @@ impl Log {
         match self.file.write_all(lines) {
             Ok(()) => self.size += lines.len() as u64,
             Err(error) => {
-                // A partial line would corrupt the next one.
+                // A partial line would corrupt the next line.
                 self.file.set_len(self.size)?;
                 io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.size))?;
                 return Err(error);

@@ -3,7 +3,7 @@
 //! ```text
 //! policy.log_dirs: DIR ──mkdir, openat2 without links──> DIR/a/b ──O_CREAT | O_EXCL, else O_APPEND──> DIR/a/b/0.log
 //! ```
-//! All of this happens in the host's mount namespace. The program that reads and rotates the file is in the same mount
+//! The file is opened in the host's mount namespace. The program that reads and rotates the file is in the same mount
 //! namespace. Users of the host may replace any part of the path below DIR at any time, so no link is followed there.
 //!
 //! Each complete line is written before the event loop continues. So after [`LogFile::reopen`] no line is in the wrong
@@ -99,7 +99,7 @@ impl LogFile {
     }
 
     /// Writes the added lines, after a report of earlier losses. If the lines cannot be written, removes a partly
-    /// written line, because that line would corrupt the next one.
+    /// written line, because that line would corrupt the next line.
     ///
     /// # Errors
     /// Returns the number of lost bytes of output if the write fails, with the error unless the previous write failed,
@@ -173,7 +173,8 @@ fn open(host: &Host, path: &Path, missing: Missing) -> io::Result<File> {
 
 /// Opens the file below the operator's directory that contains it. The caller is in the host's mount namespace.
 fn open_below_policy(policy: &Policy, path: &Path, missing: Missing) -> io::Result<File> {
-    let outside = || io::Error::new(io::ErrorKind::PermissionDenied, "is not below a directory of policy.log_dirs");
+    let outside =
+        || io::Error::new(io::ErrorKind::PermissionDenied, "the path is not below a directory of policy.log_dirs");
     let (root, rest) = policy.log_dir_around(path).ok_or_else(outside)?;
     let mut dir = open_dir(root).map_err(|error| at(root, &error))?;
     for name in rest.parent().into_iter().flatten() {
@@ -185,7 +186,7 @@ fn open_below_policy(policy: &Policy, path: &Path, missing: Missing) -> io::Resu
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     if meta.nlink() > 1 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "has another name (hard link)"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has another name (hard link)"));
     }
     Ok(file)
 }
@@ -211,7 +212,7 @@ fn enter(dir: &OwnedFd, name: &OsStr, missing: Missing) -> io::Result<OwnedFd> {
     Err(Errno::BUSY.into())
 }
 
-/// Creates a file, or opens an existing one. Does not wait for a reader of a FIFO.
+/// Creates a file, or opens an existing file. Does not wait for a reader of a FIFO.
 fn open_file(dir: &OwnedFd, name: &OsStr) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;

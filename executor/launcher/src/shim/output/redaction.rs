@@ -34,7 +34,7 @@ pub(crate) struct MaskedValues {
 /// A value and the name that replaces it.
 struct Value {
     name: String,
-    /// Overwritten by the allocator when it is freed.
+    /// The value, which the allocator overwrites when it is freed.
     value: Vec<u8>,
     /// Number of the update that replaced or removed the value, if any.
     replaced: Cell<Option<u64>>,
@@ -46,7 +46,7 @@ impl Value {
     }
 }
 
-/// A matcher for values, which is built only when there is output, because with many values that takes as long as a
+/// A matcher for values, which is built only when there is output, because for many values this takes as long as a
 /// container's start.
 pub(crate) struct Masking {
     mode: Redaction,

@@ -31,7 +31,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 const LOG_BYTES_MAX: usize = 2048;
 /// Maximum number of lines of the log that replace an empty message, as in Kubernetes.
 const LOG_LINES_MAX: usize = 80;
-/// Number of bytes that are read from the end of a log file for this purpose: a few entries of maximum size.
+/// Number of bytes that are read from the end of a log file to replace an empty message: a few entries of maximum size.
 const LOG_TAIL_BYTES: u64 = 4 * CHUNK_MAX as u64;
 
 /// File for a termination message.

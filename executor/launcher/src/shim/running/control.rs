@@ -157,8 +157,8 @@ impl Control {
         &self.heartbeat
     }
 
-    /// Starts to listen for later daemons and launchers. Reports this to the launcher. The launcher accepts a new
-    /// daemon only when every shim listens.
+    /// Starts to listen for later daemons and launchers, and notifies the launcher. The launcher accepts a new daemon
+    /// only when every shim listens.
     pub(crate) fn listen(&mut self, listener: SeqpacketListener) {
         self.listener = Some(listener);
         // Do not report to the daemon: the launcher's reply implies this state, so a report would only wake the daemon.

@@ -1,7 +1,7 @@
 //! Measures the size of a container's writable layer.
 //!
 //! The container controls the content of the layer. The layer can have any size. So each reading of the counters
-//! continues the walk only for a short time, and a new walk starts 10 s after the last one completed. Until the first
+//! continues the walk only for a short time, and a new walk starts 10 s after the last walk completed. Until the first
 //! walk completes, the size is unknown.
 
 use std::fs::File;
@@ -20,7 +20,7 @@ const READ_TIME_MAX: Duration = Duration::from_millis(10);
 /// Number of entries between two checks of the time.
 const BATCH: usize = 64;
 
-/// The latest size, and the walk for the next one.
+/// The latest size, and the walk that determines the next size.
 #[derive(Debug, Default)]
 pub(crate) struct LayerSize {
     latest: Option<LayerUsage>,

@@ -112,7 +112,7 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
         let why = format!("container {id} is {}: limits can be replaced only while it runs", before.state.name());
         return Err(Refused::new(Reason::Precondition, why));
     }
-    // Validated with the launcher's own policy, not the daemon's.
+    // Validate with the launcher's own policy, not with the daemon's policy.
     let plan = validate_limits(update, &before.plan, &host.policy)
         .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     let (old, _) = in_force(host, &before.plan)?;
@@ -147,7 +147,8 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
     Ok(())
 }
 
-/// Returns the files that change the CPUs and memory nodes of a container from those of the `old` options.
+/// Returns the files to write, with their contents, if the CPUs and memory nodes of a container differ from the `old`
+/// options.
 ///
 /// # Errors
 /// Returns a violation for each list with a number that containers of this host cannot use.

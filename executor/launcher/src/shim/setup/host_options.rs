@@ -119,7 +119,7 @@ pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) 
             if options.oom_score_adj.is_none() {
                 return Ok(()); // the inherited score is above the default
             }
-            let why = format!("is {score}, below the launcher's own; lowering it requires CAP_SYS_RESOURCE");
+            let why = format!("is {score}, below the launcher's own score; lowering it requires CAP_SYS_RESOURCE");
             Err(Refused::from_fields(
                 Reason::Precondition,
                 &[Violation::new("oom_score_adj", Unsupported.because(why))],

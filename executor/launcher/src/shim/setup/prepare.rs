@@ -1,5 +1,5 @@
-//! Creates a container from a plan. If a step fails, all earlier steps are undone, so that nothing is left and the id
-//! is free.
+//! Creates a container from a plan. If a step fails, all earlier steps are undone, so that no trace of the container is
+//! left and the id is free.
 //!
 //! ```text
 //!  admit      plan validated, id claimed                                             Admitted
@@ -145,7 +145,7 @@ impl Admitted {
         control: &mut Control,
     ) -> Result<BuiltContainer, Refused> {
         let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site, control)?;
-        // Up to this point, when init has been cloned, this process reads no secret.
+        // Init has been cloned now. Before that, this process reads no secret.
         waiting.inject(host, site, control)?.finish(host, filter, site, control)
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 
 /// Asserts that no part of a form remains in the masked text.
 fn assert_gone(redactor: &Redactor, text: &str, form: &str) -> Result<(), TestCaseError> {
-    prop_assert!(text.contains(form), "the control sees nothing");
+    prop_assert!(text.contains(form), "control failed: the text does not contain the form");
     let out = redactor.text(text);
     prop_assert!(!out.contains(form), "{form:?} is left of {text:?}: {out:?}");
     prop_assert!(out.contains("[REDACTED:v0]"), "{out:?}");
@@ -114,7 +114,7 @@ proptest! {
         let lines: Vec<_> = encoded.as_bytes().chunks(columns).map(|line| str::from_utf8(line).unwrap()).collect();
         let out = redactor.text(&lines.join("\n"));
         for (line, shown) in lines.iter().zip(out.lines()) {
-            // A last line is not masked if the value determines less than eight of its characters.
+            // The last line is not masked if the value determines less than eight of its characters.
             prop_assert!(shown == "[REDACTED:v0]" || line.len() < 8 + 4, "{} of {}", shown, line);
         }
     }

@@ -34,7 +34,7 @@ proptest! {
         (mode, values, text) in values_and_text(),
         parts in proptest::collection::vec((0usize..60, any::<bool>(), proptest::bool::weighted(0.05)), 0..30),
     ) {
-        // Both redactors have these values; the second one has additional values and other owner numbers.
+        // Both redactors have these values; the second redactor has additional values and other owner numbers.
         let first = redactor(mode, &values);
         let more = [b"another value".to_vec(), b"a".to_vec()].into_iter().chain(values).collect::<Vec<_>>();
         let second = redactor(mode, &more);
@@ -118,7 +118,7 @@ fn overlapping_nested_and_touching_values() {
     let table = [
         ("<abcdefghij>", "<[REDACTED:v0]>"),
         ("<abcdefgh>", "<[REDACTED:v2]>"),
-        ("<abcdefghijklmnop>", "<[REDACTED:v0]>"), // nothing of v1 is left
+        ("<abcdefghijklmnop>", "<[REDACTED:v0]>"), // no part of v1 is left
         ("<cdefghijklmnop>", "<[REDACTED:v3]>"),
         ("<1234567812345678>", "<[REDACTED:v4]>"),
         ("<12345678abcdefgh>", "<[REDACTED:v4][REDACTED:v2]>"),
@@ -159,7 +159,8 @@ fn names_are_made_fit_for_a_line() {
     assert_eq!(redactor.text("second value"), format!("[REDACTED:{}...]", "n".repeat(125)));
 }
 
-/// If output ends in a newline, the newline is not held back, because no piece of a multi-line value begins with one.
+/// If output ends in a newline, the newline is not held back, because no piece of a multi-line value begins with a
+/// newline.
 #[test]
 fn trailing_newline_is_not_held() {
     for columns in 8..80 {

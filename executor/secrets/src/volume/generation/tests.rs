@@ -95,9 +95,9 @@ fn new_generation_replaces_and_wipes_old() {
     rotation.write(&[b"password2", b"new2", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     assert_eq!(read(&volume, "0/db/password").as_deref(), Some("password1"), "nothing is in force yet");
     assert_eq!((read(&volume, "1").as_deref(), read(&volume, "0/new/deep/x")), (Some("one1"), None));
-    assert_eq!(names(&volume, "0"), ["db", "token"], "and nothing of it shows");
+    assert_eq!(names(&volume, "0"), ["db", "token"], "no new entry is visible");
     rotation.swap().unwrap();
-    assert_eq!(names(&volume, "0"), ["db", "new", "token"], "all of both, for a moment");
+    assert_eq!(names(&volume, "0"), ["db", "new", "token"], "the entries of both generations");
     let replaced = rotation.finish().unwrap();
 
     for (path, content) in
@@ -121,17 +121,17 @@ fn new_generation_replaces_and_wipes_old() {
     assert_eq!(names(&volume, "files/0"), ["..data", "..gen1", "..gen2"]);
 
     let receipt = volume.wipe_replaced(&replaced).unwrap();
-    assert_eq!((receipt.files(), receipt.bytes()), (3, 9 + 6 + 4), "what stays is not counted");
+    assert_eq!((receipt.files(), receipt.bytes()), (3, 9 + 6 + 4), "remaining files are not counted");
     assert_eq!(names(&volume, "0"), ["db", "new"]);
     assert_eq!(names(&volume, "files/0"), ["..data", "..gen2"]);
     assert_eq!(names(&volume, "."), ["0", "1", "files"]);
     let mut left = [1; 4];
     for old in [&old_password, &old_single] {
         old.read_exact_at(&mut left, 0).unwrap();
-        assert_eq!(left, [0; 4], "who kept it open sees zeros");
+        assert_eq!(left, [0; 4], "a process that kept the file open sees zeros");
     }
     user.read_exact_at(&mut left, 0).unwrap();
-    assert_eq!(left, *b"user", "what is linked into the new generation stays");
+    assert_eq!(left, *b"user", "files that are linked into the new generation stay");
     let receipt = volume.wipe().unwrap();
     assert_eq!((receipt.files(), receipt.bytes()), (4, 5 + 9 + 4 + 4));
     user.read_exact_at(&mut left, 0).unwrap();

@@ -15,7 +15,7 @@ const PAGE: u64 = 4096;
 fn writable_and_kept(more: u64, kept: &[&[u8]]) -> Volume {
     let files = CONTENTS.iter().map(|content| PlannedFile::private("/etc/x/y", content.len() as u64, ""));
     let volume = Volume::create(volume_size(&files.collect::<Vec<_>>(), PAGE)).unwrap();
-    assert_eq!(volume.kind(), VolumeKind::TmpfsNoswap, "such a container is refused where there is none");
+    assert_eq!(volume.kind(), VolumeKind::TmpfsNoswap, "without noswap, such a container is refused");
     volume.fill(&mounts(), &CONTENTS, &PRIVATE, OWNER, Layout::Writable, &mut hold(&volume)).unwrap();
     if !kept.is_empty() {
         volume.keep_inputs(&[b"pw"], kept).unwrap();
@@ -104,10 +104,11 @@ fn wipe_covers_process_files_only_inside_volume() {
     for (file, flag) in [(fixed.as_fd(), IFlags::IMMUTABLE), (inside.as_fd(), IFlags::APPEND)] {
         ioctl_setflags(file, ioctl_getflags(file).unwrap() | flag).unwrap();
     }
-    assert!(unlinkat(at, "0/fixed/file", AtFlags::empty()).is_err(), "the control");
+    assert!(unlinkat(at, "0/fixed/file", AtFlags::empty()).is_err(), "control failed");
 
     let receipt = volume.wipe().unwrap();
-    // Four files of the request (one was deleted, one lost its name to another), and new, closed, sparse, fixed.
+    // Four files of the request (one was deleted, another was replaced by a rename), and the files new, closed, sparse
+    // and fixed.
     assert_eq!(receipt.files(), 8);
     let sparse_pages = 2 * PAGE;
     assert_eq!(receipt.bytes(), 12 + 8 + 5 + 3 + 12 + 10 + sparse_pages + 9);
@@ -169,10 +170,10 @@ fn data_beyond_end_of_file_is_wiped() {
     let before = frames_at(at as usize, 1);
     wipe::wipe_behind(&file, 1).unwrap();
     assert_eq!((look(false), frames_at(at as usize, 1)), ([0; 6], before), "in place");
-    assert_eq!(io::read_to_string(open(&volume, "0/file")).unwrap(), "x", "and nothing else");
+    assert_eq!(io::read_to_string(open(&volume, "0/file")).unwrap(), "x", "the file has no other content");
     let receipt = volume.wipe().unwrap();
     assert_eq!((receipt.files(), receipt.bytes()), (5, 4 + 8 + 5 + 3 + 1));
-    assert_eq!(file.metadata().unwrap().len(), 1, "nobody sees it grow");
+    assert_eq!(file.metadata().unwrap().len(), 1, "the visible size does not change");
 }
 
 /// The size of the file system limits writes: beyond it they fail, and use no memory elsewhere.
@@ -189,7 +190,7 @@ fn writable_files_are_limited_in_size_number() {
     while mkdirat(volume.handle(), format!("0/{count}"), Mode::RWXU).is_ok() {
         count += 1;
     }
-    assert_eq!(count, WRITABLE_ENTRIES - 1, "and the file");
+    assert_eq!(count, WRITABLE_ENTRIES - 1, "the existing file is counted, too");
     assert_eq!(volume.wipe().unwrap().files(), 4 + 4 + 1 + 1);
 }
 

@@ -141,7 +141,7 @@ impl<'a> Store<'a> {
     }
 
     fn remove(&self, number: u32) {
-        let _ = fs::remove_file(self.directory.join(number.to_string())); // not in the list, and deleted with the rest
+        let _ = fs::remove_file(self.directory.join(number.to_string())); // not in the list
     }
 
     /// Syncs the files and writes the list. While the disk has no space for the list, removes the largest file and

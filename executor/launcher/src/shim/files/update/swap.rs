@@ -1,8 +1,8 @@
-//! Swaps the generations in an update: all mount points show the new generation, or all show the old one.
+//! Swaps the generations in an update: all mount points show the new generation, or all show the old generation.
 //!
 //! A directory needs one rename in the volume. A single file has its own mount, which is replaced in the container's
 //! mount namespace: the new mount is attached beneath the old mount, and then the old mount is removed. One process
-//! does all of this without a pause. To undo a partial swap, each mount point is inspected.
+//! performs all steps without a pause. To undo a partial swap, each mount point is inspected.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -104,8 +104,8 @@ fn slow_client_misses_output_or_blocks_process() {
         read += drained(&mut attached, &reader).0.len();
         assert!(!attached.holds_up());
     }
-    assert_eq!(read as u64, written, "who reads gets all of it");
-    assert!(attached.window.cost_from(0) <= QUEUE_MAX, "what a slow client misses is not kept");
+    assert_eq!(read as u64, written, "a client that reads receives all output");
+    assert!(attached.window.cost_from(0) <= QUEUE_MAX, "output that a slow client missed is not kept");
     let (got, positions) = drained(&mut attached, &slow);
     let [(0, 0), (place, missed)] = positions[..] else { panic!("{positions:?}") };
     assert_eq!(got.len() as u64 + missed, written);
@@ -123,7 +123,7 @@ fn slow_client_misses_output_or_blocks_process() {
     assert!(!attached.is_settled());
     let (got, positions) = drained(&mut attached, &lossless);
     assert!(got == numbered(from..written) && positions == [(from, 0)]);
-    assert!(!attached.holds_up() && !attached.is_settled(), "it has not said that it has it all");
+    assert!(!attached.holds_up() && !attached.is_settled(), "the client has not confirmed all output");
     lossless.send(b"q", &[]).unwrap();
     drop(lossless);
     attached.poll_clients();
@@ -140,7 +140,7 @@ fn disconnected_reader_does_not_block_process() {
     drop(gone);
     attached.poll_clients();
     assert!(!attached.holds_up() && attached.clients.is_empty() && attached.is_settled());
-    assert_eq!(attached.window.cost_from(0), 0, "nothing is kept for nobody");
+    assert_eq!(attached.window.cost_from(0), 0, "no output is kept without a client");
 }
 
 /// If a run awaits its reader, no output is lost, and the wait has a time limit.
@@ -156,7 +156,7 @@ fn awaited_reader_receives_all_output() {
     }
     let watcher = client(&mut attached, &WATCH).unwrap();
     assert!(drained(&mut attached, &watcher).0 == numbered(0..written));
-    assert!(attached.holds_up() && attached.due().is_some(), "one that only watches is not it");
+    assert!(attached.holds_up() && attached.due().is_some(), "a client that only watches is not the awaited reader");
     attached.finish();
     assert!(!attached.is_settled());
     let reader = client(&mut attached, &LOSSLESS).unwrap();
@@ -212,7 +212,7 @@ fn client_resumes_after_last_received_byte() {
     }
     drop((again, late));
     attached.poll_clients();
-    assert!(attached.is_settled(), "who said goodbye is not expected back");
+    assert!(attached.is_settled(), "a client that has left is not awaited");
 }
 
 #[test]

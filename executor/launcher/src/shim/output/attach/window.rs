@@ -1,4 +1,4 @@
-//! Keeps the newest output for clients that have not received it yet. Each client has its own position in it.
+//! Keeps the newest output for clients that have not received it yet. Each client has its own position in the output.
 //!
 //! A position is the number of bytes that the process has written before it, to both streams together. All processes
 //! that count positions get the same number, so a client can resume at its position after its connection broke.
@@ -136,7 +136,7 @@ mod tests {
         assert!(window.start() <= 5000 && window.start() + ATTACHED_PACKET_MAX as u64 > 5000);
         assert_eq!(read(&window, 5000), all[5000..]);
         window.shrink(10_000, 5000);
-        assert_eq!(read(&window, 5000), all[5000..], "what is still wanted stays");
+        assert_eq!(read(&window, 5000), all[5000..], "output that is still needed is kept");
         window.shrink(10_000, window.end());
         assert!(window.cost_from(0) <= 10_000);
         window.drop_before(window.end());

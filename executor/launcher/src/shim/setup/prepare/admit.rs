@@ -31,7 +31,7 @@ pub(super) struct Admitted {
 }
 
 /// Reads and validates the plan, and claims the id. If the plan cannot use the warm container, the warm container is
-/// stopped. After a refusal, the caller first reports the refusal and then stops it.
+/// stopped. After a refusal, the caller first reports the refusal and then stops the warm container.
 pub(super) fn admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
     let admitted = try_to_admit(host, request, warm)?;
     if let Some(unused) = warm.take() {

@@ -84,7 +84,8 @@ impl RecordedContainer {
         if !plan.has_ordered_mounts() {
             tree.make_room_for_tmpfs(plan)?;
         }
-        // Users and groups are resolved with files of the root, not of a volume, so do this before mounting volumes.
+        // Users and groups are resolved with files of the root, not of a volume, so resolve them before mounting
+        // volumes.
         let field = match plan.actions.as_ref().and_then(Actions::first_process) {
             Some(first) => format!("{}.run.user", plan.processes[first].id),
             None => "action.run.user".to_owned(),

@@ -142,7 +142,7 @@ impl Assembled {
         let container = match warm {
             Some(mut warm) => {
                 place = warm.take_network();
-                // Directory at which the secret files are attached, on kernels that require this.
+                // Directory at which the secret files are attached, on kernels that cannot clone detached mounts.
                 let staging = &dirs.staging();
                 warm.limit(host, &limits)?;
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);

@@ -141,7 +141,7 @@ impl Injected {
             let why = format!("a launch needs two payloads, but has {}", site.remains.inputs.len());
             return Err(Refused::new(Reason::Internal, why));
         };
-        // Forks the step starter. Call this before this process reads a secret.
+        // Fork the step starter before this process reads a secret.
         let steps = match &record.plan.actions {
             None => None,
             Some(actions) => Some(
