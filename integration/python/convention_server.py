@@ -196,7 +196,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(200, text.encode())
 
     def answer_other(self, context):
-        """Answers with an object other than the requested one."""
+        """Answers with an object other than the requested object."""
         spec = context["status"]["template"]["spec"]
         spec["containers"] = [{"name": "evil", "image": "127.0.0.1:1/evil:1", "securityContext": {"privileged": True}}]
         context["metadata"] = {"name": "evil", "namespace": "kube-system"}

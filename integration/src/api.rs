@@ -218,8 +218,8 @@ impl Api {
         self.try_info().expect("Info")
     }
 
-    /// Waits until the warm pool has its configured size, and returns the response of Info. After that no warm
-    /// container is created, so warm containers do not change the state directory.
+    /// Waits until the warm pool has its configured size, and returns the response of Info. A full pool creates no warm
+    /// container, so warm containers do not change the state directory afterwards.
     ///
     /// # Panics
     /// Panics if fewer warm containers are ready after [`wait::DEFAULT_TIMEOUT`].

@@ -1,6 +1,6 @@
 //! Test server for a convention, a registry with one image, and the files of a test.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a test that cannot continue fails
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-/// Files and servers of a test. The server stops when this is dropped.
+/// Files and servers of a test. The server stops when this value is dropped.
 pub struct World {
     pub dir: TempDir,
     pub port: u16,

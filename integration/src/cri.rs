@@ -140,7 +140,7 @@ impl KubernetesNode {
         self.executor.block_on(future)
     }
 
-    /// Starts a call that runs while the test does something else.
+    /// Starts a call in the background.
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.executor.spawn(future)
     }
@@ -149,7 +149,7 @@ impl KubernetesNode {
         RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
     }
 
-    /// Client for calls with the test's own messages.
+    /// Low-level client, for calls with messages that the test defines.
     pub fn client(&self) -> Grpc<Channel> {
         Grpc::new(self.channel.clone())
     }
@@ -221,7 +221,7 @@ impl KubernetesNode {
         id
     }
 
-    /// Waits until a container has exited, as a kubelet does: by its status.
+    /// Waits until the status of a container reports its exit, as a kubelet does.
     pub fn until_ended(&self, id: &str) -> ContainerStatus {
         wait::until("the container has exited", || {
             Some(self.status(id).expect("a status")).filter(|status| status.state() == ContainerState::ContainerExited)
@@ -238,7 +238,7 @@ impl KubernetesNode {
         }
     }
 
-    /// Returns the configuration of a sandbox on the host's network, whose containers have their own processes.
+    /// Returns the configuration of a sandbox on the host's network. Each container has its own PID namespace.
     pub fn sandbox(&self, name: &str) -> PodSandboxConfig {
         let options = NamespaceOption {
             network: NamespaceMode::Node.into(),

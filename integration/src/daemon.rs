@@ -40,7 +40,7 @@ pub struct Setup {
     user: Option<u32>,
     /// True if executord runs with a simulated boot id instead of the kernel's boot id.
     simulates_boots: bool,
-    /// Environment variables of executord in addition to those of the test.
+    /// Environment variables of executord in addition to the test's own variables.
     environment: Vec<(&'static str, OsString)>,
 }
 
@@ -97,7 +97,7 @@ impl Setup {
         self.home.path().join("executor.toml")
     }
 
-    /// Replaces the configuration file atomically, also while the daemon runs.
+    /// Replaces the configuration file atomically, even while the daemon runs.
     pub fn replace_config(&self, toml: &str) {
         let new = self.home.path().join(".executor.toml");
         fs::write(&new, warm_pool::configured(toml)).expect("write");
@@ -139,7 +139,7 @@ impl Setup {
 
     /// Puts the state directory on the file system of `dir`.
     pub fn state_below(mut self, dir: &Path) -> Self {
-        self.state = None; // not over another one
+        self.state = None; // unmounts an earlier directory first
         self.state = Some(RelocatedDirectory::mount(&self.state_dir(), dir));
         self
     }
@@ -221,7 +221,7 @@ impl Setup {
         });
         connected.unwrap_or_else(|why| panic!("{why}:\n{}", self.logged()));
         if self.simulates_boots {
-            // The kernel refuses a new procfs in a user namespace while a mount covers a file of the old one.
+            // The kernel refuses a new procfs in a user namespace while a mount covers a file of the old procfs.
             for pid in [Some(child.id() as i32), launcher_of(&self.run_dir())].into_iter().flatten() {
                 let target = format!("--target={pid}");
                 let _ = Command::new("nsenter").args([&*target, "--mount", "umount", BOOT_ID]).output();
@@ -275,8 +275,8 @@ impl Daemon {
         self.child.wait().expect("wait")
     }
 
-    /// Restarts the host: kills all processes without notice, empties the run directory, changes the boot id, and
-    /// starts executord again. Requires [`Setup::simulate_boots`].
+    /// Simulates a restart of the host: kills all processes with SIGKILL, empties the run directory, changes the boot
+    /// id, and starts executord again. Requires [`Setup::simulate_boots`].
     pub fn reboot(&mut self) {
         let launcher = self.launcher();
         self.kill();

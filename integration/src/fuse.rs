@@ -66,8 +66,8 @@ impl Fuse {
         Self { at: at.to_owned(), held, waiting, ends, server: Some(server) }
     }
 
-    /// Holds requests of kind `held` from now on. Responds to all other requests, including those that were held
-    /// before.
+    /// Holds requests of kind `held` until the next call. Responds to all other requests, including requests that were
+    /// held before.
     pub fn hold(&self, held: Held) {
         self.held.store(held as u8, Ordering::SeqCst);
     }

@@ -177,7 +177,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Returns true if the printed lines match the expected ones. Trailing spaces are ignored.
+/// Returns true if the printed lines match the expected lines. Trailing spaces are ignored.
 fn fits(expected: &[String], printed: &[&str]) -> bool {
     match expected.split_first() {
         None => printed.is_empty(),
@@ -278,7 +278,7 @@ out
 
     /// If a guide is wrong, its test fails. This test is the control for all guide tests.
     #[test]
-    fn a_guide_that_is_wrong_fails() {
+    fn guide_that_is_wrong_fails() {
         let dir = tempfile::tempdir().expect("a directory");
         let shell = GuideShell { dir: dir.path().into(), env: vec![("NAME", "value".into())] };
         let run = |text: &str| {

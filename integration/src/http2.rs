@@ -309,8 +309,8 @@ impl RawClient {
         });
     }
 
-    /// Sends a PING and waits for its acknowledgement. By then the peer has read all earlier frames, and the connection
-    /// is open.
+    /// Sends a PING and waits for its acknowledgement, which shows that the peer has read all earlier frames and that
+    /// the connection is open.
     pub fn wait_until_read(&mut self) {
         self.pings += 1;
         let payload = self.pings.to_be_bytes();

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_doubled_modulo_the_order() {
+    fn number_is_doubled_modulo_the_order() {
         let mut number = [0; LENGTH];
         number[LENGTH - 1] = 1;
         (0..LENGTH * 8).for_each(|_| double(&mut number));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_of_two_keys_is_reported() {
+    fn pair_of_two_keys_is_reported() {
         let signed = |key: &KeyPair| rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(key).unwrap().pem();
         let (one, two) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let pair = |certificate: &KeyPair| Pair { certificate: signed(certificate), key: one.serialize_pem() };

@@ -65,7 +65,7 @@ pub(crate) fn tool(program: &str, arguments: &[&str]) -> String {
 
 impl Image {
     /// Creates an image without layers, tagged `1`, in a layout of its own.
-    #[allow(clippy::new_without_default)] // programs make it, on disk
+    #[allow(clippy::new_without_default)] // external programs create files on disk
     pub fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let layout = home.path().join("layout");

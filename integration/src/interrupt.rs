@@ -33,7 +33,7 @@ pub fn watch() -> anyhow::Result<()> {
                 if INTERRUPTED.swap(true, Ordering::Relaxed) {
                     std::process::exit(EXIT_CODE);
                 }
-                eprintln!("\ninterrupted: cleaning up; once more to leave everything as it is");
+                eprintln!("\ninterrupted: cleaning up; interrupt again to exit without cleanup");
             }
         });
     };

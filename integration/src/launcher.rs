@@ -137,7 +137,7 @@ impl Launcher {
             container_id: id.into(),
             request_tag: "tag".into(),
             created_at: 1,
-            fits_warm: true, // whether that is so is for the shim to find out
+            fits_warm: true, // the shim checks whether it does
             network: None,
             ..Launch::default()
         };
@@ -173,7 +173,8 @@ impl Launcher {
         wait::until("the container is removed", || (!path.exists()).then_some(()));
     }
 
-    /// Output of a container from its log file. The parts of a split line (`P`, the last one `F`) are joined.
+    /// Output of a container from its log file. The parts of a split line (with the tag `P`, or `F` for the last part)
+    /// are joined.
     pub fn log(&self, id: &str) -> String {
         let path = self.state_dir().join("containers").join(id).join("log");
         let (mut lines, mut part_of) = (Vec::<String>::new(), None);

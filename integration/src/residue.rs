@@ -1,7 +1,7 @@
 //! A container with canaries in every kind of secret input, a process that keeps the container's secret files open, and
 //! a search for residue.
 //!
-//! The container prints all its secrets, so that its log contains them. The sizes are those of the claim in
+//! The container prints all its secrets, so that its log contains them. The sizes are the sizes of the claim in
 //! docs/security-claims.md: 64 bytes, 4 KiB, 64 KiB, and nearly the maximum of each kind.
 
 use std::fs::{self, File};
@@ -65,7 +65,7 @@ pub struct ContainerSecrets {
     variables: Vec<Canary>,
     arguments: Vec<Canary>,
     needles: Needles,
-    /// True if the process may change its files and does so.
+    /// True if the process writes further secrets among its files.
     writes: bool,
     /// True if the process is a step of a tree of actions.
     is_step: bool,
@@ -173,7 +173,7 @@ impl ContainerSecrets {
         container
     }
 
-    /// Replaces every file, and waits until the process has printed the new ones.
+    /// Replaces every file, and waits until the process has printed the new files.
     pub fn rotate(&mut self, daemon: &Daemon) {
         let new = canaries(&FILES);
         add(&mut self.needles, "new file", &new);
@@ -279,7 +279,7 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits for a container's exit, and then for one second. After that no residue may remain.
+/// Waits for a container's exit, and then for one second, after which no residue may remain.
 pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
     wait::until("the container's run directory is gone", || {

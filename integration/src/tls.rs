@@ -210,8 +210,8 @@ fn with_callers(listen: &str, callers: &str) -> String {
     format!("{listen}[[callers]]\nuri = '{OPERATOR}'\nmethods = ['read', 'run', 'admin']\n{callers}\n")
 }
 
-/// Writes certificate and key to new files and renames them over the old ones. The daemon's user can read them; other
-/// users cannot read the key.
+/// Writes certificate and key to new files and renames them over the existing files. The daemon's user can read them;
+/// other users cannot read the key.
 pub fn write_pair(dir: &Path, issued: &Issued) {
     let (uid, gid) = (crate::daemon::USER, crate::daemon::USER);
     for (name, text, mode) in [("tls.crt", &issued.certificate, 0o644), ("tls.key", &issued.key, 0o600)] {

@@ -124,7 +124,7 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     thread.join().expect("a listing")
 }
 
-/// Returns names whose lines differ or that only one of the trees has.
+/// Returns names whose lines differ, or that only one of the trees has.
 pub fn differing_paths<'a>(
     ours: &'a BTreeMap<PathBuf, String>,
     theirs: &'a BTreeMap<PathBuf, String>,

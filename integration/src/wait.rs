@@ -1,4 +1,4 @@
-//! Waits for a condition. The timeout expires only if there is an error.
+//! Waits for a condition. The timeout expires only if the condition is never met.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};

@@ -104,7 +104,7 @@ guide_down() {
     rm -rf /var/lib/kubelet /srv/secrets /etc/executor/executor-cri.toml
 }
 
-# Prints the value of a Python expression about the pods, from the kubelet's own endpoint. `pod` is the first one.
+# Prints the value of a Python expression about the pods, from the kubelet's own endpoint. `pod` is the first pod.
 pod() {
     python3 - "$1" <<END
 import json, sys, urllib.request

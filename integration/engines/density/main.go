@@ -71,8 +71,8 @@ func fill(ctx context.Context, runtime cri.RuntimeServiceClient, pods int, image
 	return times, nil
 }
 
-// lists calls each list of the interface and returns its times, without those that the runtime does not implement. Each
-// answer must have all the pods.
+// lists calls each list of the interface and returns its times, without the calls that the runtime does not implement.
+// Each response must have all the pods.
 func lists(ctx context.Context, runtime cri.RuntimeServiceClient, pods, rounds int) (map[string][]float64, error) {
 	calls := map[string]func() (int, error){
 		"ListPodSandbox": func() (int, error) {

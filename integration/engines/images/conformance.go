@@ -34,7 +34,7 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 	put(e2e+"nonewprivs:1.4", with(from.base, v1.Config{Cmd: []string{"nnp"}}, files(from.noNewPrivs)))
 	put(e2e+"nonroot:1.5", with(from.base, v1.Config{User: "1234"}))
 
-	// Debian's nc has the options of netcat-openbsd, and busybox's has others.
+	// Debian's nc has the options of netcat-openbsd; busybox's nc has different options.
 	tools := with(from.base, v1.Config{}, from.root, files(
 		entry{name: "bin/nc", link: "/bin/nc.openbsd"},
 		entry{name: "etc/nsswitch.conf", mode: 0o644, content: "hosts: files dns\n"},

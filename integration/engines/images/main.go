@@ -1,7 +1,8 @@
-// Images makes the images that critest and the pods of the kubelet pull, and serves them on loopback until its standard input ends.
+// Images makes the images that critest and the pods of the kubelet pull, and serves them on loopback until its standard
+// input ends.
 //
-// It serves the repositories of every registry under one address: a runtime is configured to ask this address in place of
-// registry.k8s.io, k8s.gcr.io and gcr.io.
+// It serves the repositories of every registry under one address: a runtime is configured to use this address in place
+// of registry.k8s.io, k8s.gcr.io and gcr.io.
 package main
 
 import (
@@ -194,7 +195,7 @@ func busyboxRoot(path string) v1.Layer {
 	}
 	applets, err := exec.Command(path, "--list").Output()
 	check(err)
-	// Hard links: a spec masks one program's path, and through a symbolic link it would mask all.
+	// Hard links, because a spec masks one program's path: through a symbolic link it would mask all programs.
 	for _, applet := range strings.Fields(string(applets)) {
 		entries = append(entries, entry{name: "bin/" + applet, mode: busybox.mode, same: busybox.name})
 	}

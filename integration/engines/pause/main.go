@@ -1,4 +1,4 @@
-// Pause waits for a signal. It is the process of a pod's sandbox, for runtimes that need one.
+// Pause waits for a signal. It is the process of a pod's sandbox, for runtimes that need such a process.
 package main
 
 import (

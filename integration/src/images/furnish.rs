@@ -1,6 +1,6 @@
 //! A tree with one entry of every kind, and every kind of change that a layer can express.
 
-#![allow(clippy::unwrap_used)] // where a tree cannot be made, the test fails
+#![allow(clippy::unwrap_used)] // a test whose tree cannot be created fails
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -68,8 +68,8 @@ pub fn furnish(root: &Path) {
     }
 }
 
-/// Changes that tree: removes a directory and a file, replaces one directory with a link and another one with a file,
-/// recreates a directory, and removes access for other users from a directory.
+/// Changes that tree: removes a directory and a file, replaces one directory with a link and another directory with a
+/// file, recreates a directory, and removes access for other users from a directory.
 pub fn change(root: &Path) {
     fs::remove_dir_all(root.join("gone")).unwrap();
     fs::remove_file(root.join("third")).unwrap();

@@ -87,7 +87,7 @@ impl HandmadeLayer {
 
 impl HandmadeLayout {
     /// Creates a layout without images.
-    #[allow(clippy::new_without_default)] // it makes a directory
+    #[allow(clippy::new_without_default)] // creates a directory
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");

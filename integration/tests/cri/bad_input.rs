@@ -70,7 +70,7 @@ fn stalled_registries_end_their_pull() {
 }
 
 /// Rules C6, C8, C12: 10,000 small labels and annotations are stored unchanged. Labels or annotations of 10 MiB are
-/// refused with the limit and the size, and nothing is left.
+/// refused with the maximum and the size, and leave no record.
 #[test]
 fn many_annotations_are_kept_or_refused() {
     let node = KubernetesNode::start();
@@ -138,8 +138,8 @@ async fn twice<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(after:
     call().await.unwrap().into_inner()
 }
 
-/// Rule C8: each call of a pod's life is cancelled after 0 to 50 ms and made again. No object is created or started
-/// twice, and nothing is left.
+/// Rule C8: each call for a pod, from creation to removal, is cancelled after 0 to 50 ms and made again. No object is
+/// created or started twice, and nothing is left.
 #[test]
 fn cancelled_calls_can_be_retried() {
     let node = KubernetesNode::start();
@@ -199,7 +199,7 @@ fn cancelled_calls_can_be_retried() {
 }
 
 /// Rule C24: while a directory is swapped with a link to another directory, a container sees the original directory or
-/// is refused. The control: if the policy lists the other directory, containers see the other directory.
+/// is refused. As a control, containers see the other directory if the policy lists it.
 #[test]
 fn swapped_paths_never_give_another() {
     let lent = tempfile::tempdir_in("/run").unwrap();
@@ -283,8 +283,8 @@ fn slow_clients_do_not_block_others() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C14: pods with large annotations are refused before the kubelet's lists exceed a message: one pod does not stop
-/// the node. After a removal, new pods are accepted again.
+/// Rule C14: pods with large annotations are refused before the kubelet's lists exceed the size of a message, so one
+/// pod does not stop the node. After a removal, new pods are accepted again.
 #[test]
 fn large_annotations_leave_lists_readable() {
     let node = KubernetesNode::start();

@@ -1,4 +1,4 @@
-//! Tests that pods whose processes were killed leave nothing after their removal: complaint X3.
+//! Tests that pods whose processes were killed leave nothing after their removal: CRI complaint X3.
 
 use integration::cri::{KubernetesNode, POLICY};
 use integration::daemon::kill;
@@ -9,7 +9,7 @@ use integration::wait;
 /// Number of pods.
 const PODS: u32 = 30;
 
-/// Complaint X3: after 30 pods, some of which lost their first process or their supervisor at different times, no
+/// CRI complaint X3: after 30 pods, some of which lost their first process or their supervisor at different times, no
 /// process, cgroup, mount, network namespace, address, record or descriptor is left.
 #[test]
 fn churn_leaves_nothing() {

@@ -157,7 +157,7 @@ impl Drop for SubPath {
     }
 }
 
-/// Rules C52 and C53: the host has names and empty files, and the containers of the pod have the values, also by
+/// Rules C52 and C53: the host has names and empty files, and the containers of the pod have the values, even with a
 /// `subPath`. A changed secret is replaced. A repeated equal request has no effect. Neither executor-cri, its records
 /// nor any file of the host has a value.
 #[test]
@@ -297,7 +297,7 @@ fn volumes_cannot_be_forged() {
     publish(&node, &one).unwrap();
     write_rules(setup, RULE);
     let id = node.started(&sandbox, &of_volume);
-    assert_eq!(output(&node, &id, "cat /s/token"), "first token", "the control");
+    assert_eq!(output(&node, &id, "cat /s/token"), "first token", "control failed");
     let missing = shelf.path().join("token");
     fs::remove_file(missing).unwrap();
     let refused = node.create(&sandbox, &with_mounts(node.script("d", SLEEP), &[(&target, "/s")])).unwrap_err();
@@ -342,7 +342,7 @@ fn volumes_survive_restarts_of_executor_cri() {
 }
 
 /// Rules C53 and G19: the provider is asked with the token of the pod. The token reaches executord only with containers
-/// that mount the volume. A new token arrives without a new container, also after a restart of executord. No record has
+/// that mount the volume. A new token arrives without a new container, even after a restart of executord. No record has
 /// a token.
 #[test]
 fn tokens_stay_with_their_volumes() {
@@ -402,7 +402,7 @@ fn tokens_stay_with_their_volumes() {
         is_new.then_some(()).ok_or_else(|| Status::unavailable("not yet"))
     });
 
-    // executor-cri has no token after its restart, until the kubelet sends it again.
+    // After its restart, executor-cri has no token until the kubelet sends the token again.
     node.restart_cri();
     let sandbox = node.run_sandbox(&node.sandbox("c")).unwrap();
     let config = with_mounts(node.script("d", SLEEP), &[(&target(&node, "c"), "/s")]);

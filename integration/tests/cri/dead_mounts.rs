@@ -62,9 +62,9 @@ impl Stage {
     }
 }
 
-/// Complaint X9: CreateContainer and its retry return a clear status within their deadlines, and other calls do not wait.
-/// When the file system responds again or fails, no process, mount or record is left. As a control, the container runs
-/// while the file system responds.
+/// CRI complaint X9: CreateContainer and its retry return a clear status within their deadlines, and other calls do not
+/// wait. When the file system responds again or fails, no process, mount or record is left. As a control, the container
+/// runs while the file system responds.
 fn check_creation(aborts: bool) {
     let stage = Stage::new();
     let node = &stage.node;
@@ -82,7 +82,7 @@ fn check_creation(aborts: bool) {
         request.set_timeout(DEADLINE);
         node.block_on(runtime.create_container(request)).map(|answer| answer.into_inner().container_id)
     };
-    // By default the time limit of the phase is 300 s, and the 2-minute deadline of a kubelet would end the call first.
+    // The default time limit of the phase is 300 s, so the 2-minute deadline of a kubelet would end the call first.
     std::thread::scope(|scope| {
         let refused = scope.spawn(|| call(&create));
         wait::until("the creation waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));
@@ -112,7 +112,7 @@ fn check_creation(aborts: bool) {
 }
 
 /// If executord and the launcher are killed during a creation, the next executord cannot compare the repeated request
-/// with the container's. The call creates its container nevertheless, and only this one is left.
+/// with the container's. The call creates its container nevertheless, and no other container is left.
 #[test]
 fn creation_survives_executord_and_launcher() {
     let mut stage = Stage::new();

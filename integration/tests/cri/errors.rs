@@ -1,4 +1,4 @@
-//! Tests the words by which the kubelet recognizes errors: rule C6.
+//! Tests the prefixes by which the kubelet recognizes errors: rule C6.
 
 use executor_cri_api::v1::{ImageSpec, Mount, PullImageRequest};
 use integration::cri::{KubernetesNode, POLICY, RefusingPort, log_dir};
@@ -12,7 +12,7 @@ fn pull(node: &KubernetesNode, image: String) -> Result<(), Status> {
     node.block_on(images.pull_image(PullImageRequest { image, ..PullImageRequest::default() })).map(drop)
 }
 
-/// Errors of signatures and unreachable registries begin with their words. The control: an image that needs no
+/// Errors of signatures and unreachable registries begin with their prefixes. As a control, an image that needs no
 /// signature is pulled from the same registry.
 #[test]
 fn pull_errors_name_their_kind() {
@@ -46,8 +46,8 @@ fn pull_errors_name_their_kind() {
     assert!(error.message().starts_with("RegistryUnavailable: "), "{error:?}");
 }
 
-/// A path that does not exist in an image volume is reported as an error of the volume. The control: the same container
-/// without the path.
+/// A path that does not exist in an image volume is reported as an error of the volume. As a control, the same
+/// container starts without the path.
 #[test]
 fn failed_image_volumes_are_named() {
     let node = KubernetesNode::start();

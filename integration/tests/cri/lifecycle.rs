@@ -28,8 +28,8 @@ fn runtime_describes_itself() {
     assert_eq!(config.linux.unwrap().cgroup_driver(), CgroupDriver::Cgroupfs);
 }
 
-/// Rule C8, complaint X1: a retry returns the result of the first call, and a different request with the same name is
-/// refused.
+/// Rule C8, CRI complaint X1: a retry returns the result of the first call, and a different request with the same name
+/// is refused.
 #[test]
 fn retries_join_their_first_call() {
     let node = KubernetesNode::start();
@@ -57,7 +57,7 @@ fn retries_join_their_first_call() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rule C8: after an error nothing is left, and the name can be used again.
+/// Rule C8: a failed creation leaves nothing, and the name can be used again.
 #[test]
 fn names_are_free_after_errors() {
     let node = KubernetesNode::start();
@@ -131,7 +131,8 @@ fn ends_have_their_reasons() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rule C13, complaint X5: a container that exceeds its memory limit immediately is OOMKilled.
+/// Rule C13, CRI complaint X5: a container that exceeds its memory limit immediately after its start is reported as
+/// OOMKilled.
 #[test]
 fn exceeded_memory_is_the_reason() {
     let node = KubernetesNode::start();
@@ -164,7 +165,7 @@ fn stops_return_at_the_end() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C9: stopping a sandbox kills its containers, and a stopped sandbox accepts no new ones.
+/// Rule C9: stopping a sandbox kills its containers, and a stopped sandbox accepts no new containers.
 #[test]
 fn stopped_sandboxes_accept_no_members() {
     let node = KubernetesNode::start();
@@ -232,8 +233,8 @@ fn resources_change_while_running() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rules C15 and G7: the CPU manager of a kubelet sends the processors of every container, also unchanged ones and
-/// without other resources.
+/// Rules C15 and G7: the CPU manager of a kubelet sends the processors of every container, even if they are unchanged,
+/// and sends no other resources.
 #[test]
 fn processors_change_while_running() {
     let node = KubernetesNode::start();
@@ -309,7 +310,7 @@ fn events_follow_a_life() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C6: a refusal names the key that does not allow the request.
+/// Rule C6: a refusal names its cause: a key of executord's policy, or a sysctl of the request.
 #[test]
 fn refusals_name_the_key() {
     let node = KubernetesNode::with(

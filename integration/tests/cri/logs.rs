@@ -56,8 +56,8 @@ fn log_paths_stay_below_their_directory() {
     }
 }
 
-/// Complaint X8, rule C32: a kubelet rotates a log 300 times under load, also after executor-cri or executord was killed
-/// between the rename and ReopenContainerLog. No line is lost, doubled or in the wrong file.
+/// CRI complaint X8, rule C32: a kubelet rotates a log 300 times under load, even if executor-cri or executord was
+/// killed between the rename and ReopenContainerLog. No line is lost, doubled or in the wrong file.
 #[test]
 fn rotations_keep_every_line() {
     let mut node = KubernetesNode::start();

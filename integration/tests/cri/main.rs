@@ -1,7 +1,7 @@
 //! Tests executor-cri with real containers: the rules and complaints of `docs/guides/cri-rules.md`. `cargo xtask
 //! engines-test` also tests executor-cri with critest.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+#![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 
 mod bad_input;
 mod churn;

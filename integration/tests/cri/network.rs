@@ -36,7 +36,7 @@ fn pods_have_addresses_until_they_stop() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Complaint X2: a failing DEL delays neither the stop nor the removal, and is retried until it succeeds.
+/// CRI complaint X2: a failing DEL delays neither the stop nor the removal, and is retried until it succeeds.
 #[test]
 fn failing_plugins_do_not_block_removals() {
     let network = Network::new();
@@ -67,8 +67,8 @@ fn failing_plugins_do_not_block_removals() {
     wait::until("the networks are removed", || network.leftovers(node.daemon.setup()).is_empty().then_some(()));
 }
 
-/// Complaint X2: a DEL that never returns delays a stop by the time limit of one plugin, is killed, and is retried. The
-/// control: the network exists until the retry succeeds.
+/// CRI complaint X2: a DEL that never returns delays a stop by the time limit of one plugin, is killed, and is retried.
+/// As a control, the network exists until the retry succeeds.
 #[test]
 fn hanging_plugins_do_not_block_removals() {
     let network = Network::new();

@@ -9,8 +9,8 @@ use executor_cri_api::v1::{
 use integration::cri::{KubernetesNode, POLICY, log_dir};
 use integration::daemon::Setup;
 
-/// Script that prints the kinds of devices that can be opened, the number of terminal device nodes, and if /sys and the
-/// cgroup are writable.
+/// Script that prints the kinds of devices that can be opened, the number of terminal device nodes, and whether /sys
+/// and the cgroup are writable.
 const LOOK: &str = "\
     [ -c /dev/loop-control ] && (exec 3<>/dev/loop-control) 2>/dev/null && echo control; \
     [ -c /dev/fuse ] && (exec 3<>/dev/fuse) 2>/dev/null && echo fuse; \
@@ -55,8 +55,9 @@ fn node_of_host() -> String {
     format!("{:o} {} {major:x} {minor:x}\n", stat.mode() & 0o777, stat.uid())
 }
 
-/// A privileged container has all devices of the host, with their owners, and can open the devices, also under another
-/// path. The controls: a container that is not privileged, and a policy without /dev.
+/// A privileged container has all devices of the host, with their owners, and can open the devices, including a device
+/// at a different path. As controls, a container that is not privileged and a container under a policy without /dev
+/// have none of these devices.
 #[test]
 fn privileged_containers_have_all_devices() {
     let file = tempfile::Builder::new().prefix("executor-").tempdir_in("/srv").unwrap();
@@ -95,7 +96,7 @@ fn privileged_containers_have_all_devices() {
 }
 
 /// In a user namespace, a privileged container has only the standard devices, because device nodes of the host would
-/// belong to none of its users. The control: a privileged container with the host's ids has the device nodes.
+/// belong to none of its users. As a control, a privileged container with the host's ids has the device nodes.
 #[test]
 fn user_namespaces_have_standard_devices() {
     let node = node("device_paths = [\"/dev\"]\ngiven_id_ranges = [\"2013265920-2020474879\"]\n");

@@ -1,12 +1,12 @@
-//! Tests a restart of the host: rule C44, complaint X10.
+//! Tests a restart of the host: rule C44, CRI complaint X10.
 
 use executor_cri_api::v1::{ContainerState, ListContainersRequest, ListPodSandboxRequest, PodSandboxState};
 use integration::cri::{KubernetesNode, POLICY};
 use integration::network::Network;
 
-/// Complaint X10: after a reboot, sandboxes are NOTREADY, containers are EXITED with a finish time, and addresses are
-/// free. The old sandboxes stay listed until they are removed, and the next attempt of the pod gets an address. The
-/// controls: before the reboot all sandboxes are ready and all containers run, and a container that exited before the
+/// CRI complaint X10: after a reboot, sandboxes are NOTREADY, containers are EXITED with a finish time, and addresses
+/// are free. The old sandboxes stay listed until they are removed, and the next attempt of the pod gets an address. As
+/// controls, all sandboxes are ready and all containers run before the reboot, and a container that exited before the
 /// reboot keeps its exit code.
 #[test]
 fn reboot_ends_every_pod() {

@@ -40,7 +40,7 @@ fn containers_outlive_all_three_processes() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// executor-cri follows executord again after executord was killed.
+/// executor-cri follows executord's events again after executord was killed.
 #[test]
 fn ends_are_seen_after_a_restart() {
     let mut node = KubernetesNode::start();
@@ -55,8 +55,8 @@ fn ends_are_seen_after_a_restart() {
 }
 
 /// While executord and the launcher restart, no status changes, and calls fail only with UNAVAILABLE. The launcher is
-/// frozen before it is killed, and thawed after executord has logged that it waits: until then the launcher exists, and
-/// its socket accepts connections.
+/// frozen before it is killed, and thawed after executord has logged that it waits. While it is frozen, the launcher
+/// exists, and its socket accepts connections.
 #[test]
 fn statuses_stay_while_executord_restarts() {
     let mut node = KubernetesNode::start();
@@ -112,8 +112,8 @@ fn statuses_stay_while_executord_restarts() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// executord connects to a launcher that answers, without waiting for its exit. A busy machine may answer late, but not at
-/// each of five restarts.
+/// executord connects to a launcher that answers, without waiting for its exit. On a busy machine the launcher may
+/// answer late, but not at each of five restarts.
 #[test]
 fn living_launcher_is_not_waited_for() {
     let mut node = KubernetesNode::start();
@@ -170,8 +170,8 @@ impl Drop for Freezer {
     }
 }
 
-/// At the start, containers without a record are deleted, and containers that executord does not have get an unknown
-/// exit status.
+/// When executor-cri starts, it deletes containers without a record. Containers that executord does not have get an
+/// unknown exit status.
 #[test]
 fn records_are_reconciled_at_start() {
     let mut node = KubernetesNode::start();
@@ -196,7 +196,7 @@ fn records_are_reconciled_at_start() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// A container that another client deletes has an unknown exit status, also without a restart.
+/// A container that another client deletes has an unknown exit status, even without a restart.
 #[test]
 fn deleted_containers_have_unknown_ends() {
     let node = KubernetesNode::start();

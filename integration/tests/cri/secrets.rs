@@ -54,8 +54,8 @@ fn annotated(mut pod: PodSandboxConfig, container: &str, entries: &[&str]) -> Po
 }
 
 /// Rule C51: files are on a tmpfs of the container, with the user of the program, mode and group; variables are in the
-/// environment, also of executed processes. A changed secret is replaced without a call by the kubelet, and an
-/// unchanged file stays. The annotation of another container has no effect.
+/// environment, including the environment of executed processes. A changed secret is replaced without a call by the
+/// kubelet, and an unchanged file stays. The annotation of another container has no effect.
 #[test]
 fn annotations_become_files_and_variables() {
     let shelf = Shelf::new();
@@ -152,7 +152,7 @@ fn users_of_pods_own_their_files() {
 }
 
 /// Rule C54: no response, event, record, log or file of the host contains a value, and executor-cri never has a value.
-/// Values in the output of the program are masked in its log. The control: an ordinary variable is found in the log.
+/// Values in the output of the program are masked in its log. As a control, an ordinary variable is found in the log.
 #[test]
 fn values_are_in_the_container_alone() {
     let shelf = Shelf::new();
@@ -308,8 +308,8 @@ fn unusable_annotations_are_refused() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rule C8: after an error nothing is left, and a retry succeeds once the secret exists. The error names the file, the
-/// secret and the reason.
+/// Rule C8: a failed creation leaves nothing, and a retry succeeds once the secret exists. The error names the file,
+/// the secret and the reason.
 #[test]
 fn failed_fetches_leave_nothing() {
     let shelf = Shelf::new();

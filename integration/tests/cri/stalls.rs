@@ -52,7 +52,7 @@ fn stopped_executord_holds_no_call() {
         let condition = status.conditions.into_iter().find(|one| one.r#type == "RuntimeReady").unwrap();
         (condition.status, condition.message)
     };
-    assert!(is_ready().0, "the control");
+    assert!(is_ready().0, "control failed");
     let stopped = Stopped::new(node.daemon.pid());
     // executord cannot respond, so these responses are from memory.
     let mut runtime = node.runtime();

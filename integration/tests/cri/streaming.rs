@@ -32,7 +32,7 @@ fn logged(path: &str) -> Vec<u8> {
     output.into_bytes()
 }
 
-/// Complaint X7, rules C32 and C35: all output of a process that exits immediately is in the log file before the
+/// CRI complaint X7, rules C32 and C35: all output of a process that exits immediately is in the log file before the
 /// container is EXITED, and reaches the clients of attach and exec before their status.
 #[test]
 fn whole_output_reaches_every_client() {
@@ -98,8 +98,8 @@ fn whole_output_reaches_every_client() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Complaint X6, rule C37: 100 refused and 100 reset connections end only their own streams, while another connection
-/// of the session continues.
+/// CRI complaint X6, rule C37: 100 refused and 100 reset connections end only their own streams, while another
+/// connection of the session continues.
 #[test]
 fn failed_connections_end_alone() {
     let node = KubernetesNode::start();
@@ -171,7 +171,8 @@ fn forwarded_ports_are_the_pods() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C33: the URLs of a removed container or pod are revoked. The control: the URLs of another container stay.
+/// Rule C33: the URLs of a removed container or pod are revoked. As a control, the URLs of another container stay
+/// valid.
 #[test]
 fn removals_revoke_urls() {
     let node = KubernetesNode::start();

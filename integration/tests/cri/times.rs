@@ -6,7 +6,7 @@ use tonic::Code;
 
 const DAY: i64 = 24 * 3600;
 
-/// Time limits of a day are accepted. The control: a limit above the maximum of executord is refused, not shortened.
+/// Time limits of a day are accepted. As a control, a limit above the maximum of executord is refused, not shortened.
 #[test]
 fn limits_of_days_are_accepted() {
     let node = KubernetesNode::start();

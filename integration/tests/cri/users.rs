@@ -8,7 +8,7 @@ use integration::cri::{KubernetesNode, POLICY};
 use integration::network::Network;
 
 /// With `cri.user_namespaces = "all"`, each ordinary pod has its own range of ids, and files in volumes keep their
-/// owners. The controls: a pod with the handler `executor-host`, and a pod on the host's network.
+/// owners. As controls, a pod with the handler `executor-host` and a pod on the host's network have the host's ids.
 #[test]
 fn every_pod_has_own_users() {
     let network = Network::new();

@@ -77,7 +77,7 @@ fn values_are_gone_after_the_removal() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Process of the node that is killed.
+/// Process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Victim {
     None,
@@ -86,11 +86,11 @@ enum Victim {
     Launcher,
 }
 
-/// Rule C57: soon after RemoveContainer no value is in a process, file or log of executor-cri, executord and the
+/// Rule C57: soon after RemoveContainer no secret value is in a process, file or log of executor-cri, executord and the
 /// launcher, even if one of these processes was killed while the container ran: the environment, a mounted file, a file
 /// and a variable by reference, a registry's password, the token of a stream's URL, and arguments and input of exec and
-/// ExecSync. The controls: the program can read both variables and both files, and the search finds a file that
-/// contains all values.
+/// ExecSync. As controls, the program can read both variables and both files, and the search finds a file that contains
+/// all values.
 #[test]
 fn killed_processes_leave_no_values() {
     let lent = tempfile::tempdir_in("/run").unwrap();
@@ -215,7 +215,7 @@ fn credentials_stay_with_their_registry() {
     assert!(id.starts_with("sha256:"), "{id}");
 }
 
-/// Rule C36, complaint X4: processes that a timed out exec has started are killed, and the container keeps running.
+/// Rule C36, CRI complaint X4: processes that a timed out exec has started are killed, and the container keeps running.
 #[test]
 fn timed_out_exec_leaves_nothing() {
     let node = KubernetesNode::start();

@@ -44,7 +44,7 @@ fn refused(daemon: &Daemon, cases: Vec<Case>) {
         assert_eq!(daemon.api.get("bad").unwrap_err().code(), Code::NotFound);
         daemon.wait_until_back_at(&before);
     }
-    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("bad").file("a", b"x"))), Ok(3), "the control");
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("bad").file("a", b"x"))), Ok(3), "control failed");
 }
 
 fn with_files(files: &[(&str, usize)]) -> RunRequest {
@@ -89,7 +89,7 @@ fn invalid_files_are_refused() {
     );
 }
 
-/// Files of 1 MiB in total are accepted, and one more byte is refused, as in a BBS.
+/// Files of 1 MiB in total, the maximum of Diego's BBS, are accepted. One more byte is refused.
 #[test]
 fn one_byte_beyond_mebibyte_is_refused() {
     let daemon = Daemon::start();
@@ -99,18 +99,18 @@ fn one_byte_beyond_mebibyte_is_refused() {
     let count = "cat /etc/cf-service-bindings/* | wc -c";
     let exactly = sh(count).file("large", &vec![b's'; 1_048_481]).file("small", &[b's'; 95]).id("exact");
     daemon.api.run_to_end(exactly);
-    assert_eq!(daemon.api.output("exact").text().trim(), "1048576", "the control");
+    assert_eq!(daemon.api.output("exact").text().trim(), "1048576", "control failed");
 }
 
 /// An environment string of the kernel's maximum length is passed on. One more byte is refused before the start.
 #[test]
-fn an_environment_string_of_131072_bytes() {
+fn environment_string_of_131072_bytes() {
     let daemon = Daemon::start();
     let with_string = |length: usize| sh("echo ${#A}").env("A", &"v".repeat(length - 2));
     let words = ["131072 bytes", "the maximum is 131071", "use a file"];
     refused(&daemon, vec![case(with_string(131_072), Code::InvalidArgument, "action.run.env[0].value", &words)]);
     daemon.api.run_to_end(with_string(131_071).id("longest"));
-    assert_eq!(daemon.api.output("longest").text().trim(), "131069", "the control");
+    assert_eq!(daemon.api.output("longest").text().trim(), "131069", "control failed");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn missing_users_and_rootfs_are_refused() {
     );
 }
 
-/// If a reference is malformed, other errors in the request are reported as well, also in a dry run.
+/// If a reference is malformed, the other errors in the request are also reported, even in a dry run.
 #[test]
 fn malformed_reference_hides_no_other_fault() {
     use executor_proto::v1::{Limits, RegistryCredentials, ValidateRequest};
@@ -182,13 +182,13 @@ fn processors_beyond_the_host_are_reported() {
     let most = processors * 1000;
     let expected = format!("limits.cpu_millis: allows {processors}.001 processors; this host has {processors}");
     assert!(warnings(most + 1).contains(&expected));
-    assert!(!warnings(most).iter().any(|warning| warning.contains("processors")), "the control");
+    assert!(!warnings(most).iter().any(|warning| warning.contains("processors")), "control failed");
 }
 
 /// A root file system whose `/dev` is a link is refused: libcontainer 0.7.0 would create and delete files on the host
 /// before it pivots.
 #[test]
-fn a_rootfs_whose_dev_is_a_link() {
+fn rootfs_whose_dev_is_a_link() {
     let daemon = Daemon::start();
     let victim = tempfile::tempdir().unwrap();
     std::fs::write(victim.path().join("null"), "precious").unwrap();
@@ -261,7 +261,7 @@ fn unavailable(status: &Status, socket: &Path) {
 
 /// Containers continue to run without a launcher, and every call that needs no launcher works.
 #[test]
-fn a_daemon_without_a_launcher() {
+fn daemon_without_a_launcher() {
     let mut daemon = Daemon::start();
     let script = "trap 'echo here' USR1; trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done";
     let running = daemon.api.started(sh(script).id("runs").file("a", b"secret"));
@@ -299,7 +299,7 @@ fn a_daemon_without_a_launcher() {
 /// If the state directory is full, no new container is accepted. A running container exits normally and its exit is
 /// recorded. Everything works when space is free again.
 #[test]
-fn a_full_disk_under_the_state_directory() {
+fn full_disk_under_the_state_directory() {
     let daemon = Setup::default().disk(24 << 20).start();
     let disk = daemon.setup().state_disk();
     let rootfs = Rootfs::busybox();
@@ -334,7 +334,7 @@ fn a_full_disk_under_the_state_directory() {
 /// executord and its launcher start on a disk that is full to the last byte, and on a disk without free inodes. They
 /// report existing containers and refuse a new container, and a deletion frees enough space for it.
 #[test]
-fn a_full_disk_at_the_start() {
+fn full_disk_at_the_start() {
     for files in [false, true] {
         let mut daemon = Setup::default().disk(24 << 20).start();
         let rootfs = Rootfs::busybox();
@@ -376,12 +376,12 @@ fn a_full_disk_at_the_start() {
     }
 }
 
-/// If a process of the executor runs out of descriptors at any moment, a run is refused with RESOURCE_EXHAUSTED and the
+/// If a process of the executor runs out of descriptors at any point, a run is refused with RESOURCE_EXHAUSTED and the
 /// reason, or succeeds. When descriptors are free again, runs succeed. Both hold for calls over an open connection and
-/// over a new one.
+/// over a new connection.
 #[test]
 fn out_of_descriptors() {
-    // Reads a process's limit and sets a lower one. This runs as the process's user, because root may lack the
+    // Reads a process's limit and sets a lower limit. This runs as the process's user, because root may lack the
     // capability.
     let limit = |pid: i32, to: Option<u64>| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -402,7 +402,7 @@ fn out_of_descriptors() {
     for (who, pid) in [("executord", daemon.pid()), ("launcher", daemon.launcher().unwrap())] {
         let (before, mut refused) = (limit(pid, None), 0);
         for room in 0..20 {
-            daemon.api.info(); // opens what calls keep open
+            daemon.api.info(); // opens the descriptors that remain open after a call
             limit(pid, Some(descriptors(pid) + room));
             let outcomes = [daemon.api.run(sh("exit 3").id("c")), {
                 let api = integration::api::Api::connect(&daemon.socket());
@@ -422,7 +422,7 @@ fn out_of_descriptors() {
                 }
             }
         }
-        assert!(refused > 0, "{who}: the control");
+        assert!(refused > 0, "{who}: control failed: no run was refused");
     }
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("c"))), Ok(3));
 }

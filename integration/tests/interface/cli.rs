@@ -31,7 +31,7 @@ fn exit_status_is_that_of_process() {
         (&["/etc/passwd"], 126, "agent-cli: exec /etc/passwd: Permission denied\n"),
         (&["/nope"], 127, "agent-cli: exec /nope: No such file or directory\n"),
         (&["nope"], 127, "agent-cli: exec nope: No such file or directory\n"),
-        // The shell reports the signal of its child; the next case is the process's own signal.
+        // The shell reports the signal of its child; in the next case, the signal kills the process itself.
         (&["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], 137, "Killed\n"),
         (&["dd", "if=/dev/zero", "of=/dev/null", "bs=60M", "count=1"], 137, "memory limit"),
     ];
@@ -68,7 +68,7 @@ fn exit_status_is_that_of_process() {
 }
 
 #[test]
-fn a_signal_is_128_and_its_number() {
+fn signal_is_128_and_its_number() {
     let daemon = Daemon::start();
     for (signal, status) in [("KILL", 137), ("9", 137)] {
         let child = command(Some(&daemon.socket()), &["run", "--id", "sig", "--", "sleep", "100000"]).spawn().unwrap();
@@ -150,7 +150,7 @@ fn secrets_arrive_and_are_never_shown() {
 
 /// The commands ps, logs, wait, stop, signal, rm, events and info work for users and for scripts.
 #[test]
-fn the_other_commands() {
+fn other_commands() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     daemon.api.up(sh("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done").id("web").label("app", "web"));
@@ -279,12 +279,12 @@ fn logs_end_at_requested_time() {
     assert_eq!((followed.status, &*followed.stdout), (0, "first\n"), "{followed:?}");
     loud.stdin.take().unwrap().write_all(b"go\n").unwrap();
     finish(loud);
-    assert_eq!(run(&socket, &["logs", "loud"]).stdout, "first\nsecond\n", "the control");
+    assert_eq!(run(&socket, &["logs", "loud"]).stdout, "first\nsecond\n", "control failed");
     assert_eq!(run(&socket, &["logs", "--until", &stamp, "--tail", "1", "loud"]).stdout, "first\n");
     assert_eq!(run(&socket, &["logs", "--since", &stamp, "--until", &stamp, "loud"]).stdout, "first\n");
 }
 
-/// If its name is in use, a nightly job must not succeed without having run.
+/// A nightly job whose name is in use must not succeed without having run.
 #[test]
 fn name_in_use_is_refused() {
     let daemon = Daemon::start();
@@ -301,7 +301,7 @@ fn name_in_use_is_refused() {
     for words in ["completed", "exit status 3", "agent-cli rm nightly", "--replace"] {
         assert!(again.stderr.contains(words), "{words}: {}", again.stderr);
     }
-    // The control: an id identifies the same request.
+    // As a control, an id identifies the same request.
     let by_id = named(&["--id", "hourly"], script);
     assert_eq!(named(&["--id", "hourly"], script).stdout, by_id.stdout);
     let replaced = named(&["--name", "nightly", "--replace"], script);
@@ -314,7 +314,7 @@ fn name_in_use_is_refused() {
     assert_eq!(contradiction.status, 125, "{contradiction:?}");
 }
 
-/// If several commands use the same name at the same moment, one of them gets it.
+/// If several commands use the same name at the same time, one of them gets the name.
 #[test]
 fn concurrent_runs_share_no_name() {
     let daemon = Daemon::start();
@@ -382,7 +382,7 @@ impl Private {
             run_dir,
         };
         let cgroups = footprint::cgroups(&found.run_dir);
-        assert!(found.processes.len() >= 4 && cgroups.len() >= 2 && found.home.exists(), "the control");
+        assert!(found.processes.len() >= 4 && cgroups.len() >= 2 && found.home.exists(), "control failed");
         found
     }
 

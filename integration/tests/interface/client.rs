@@ -21,7 +21,7 @@ fn sh(id: &str, script: &str) -> Run {
 }
 
 #[test]
-fn a_life_from_run_to_delete() {
+fn life_from_run_to_delete() {
     let daemon = Daemon::start();
     let client = daemon.api.client();
     daemon.api.block_on(async {
@@ -131,7 +131,7 @@ fn all_streams_continue_across_restart() {
     });
 }
 
-/// If executord does not come back, a client returns an error after its timeout.
+/// If executord does not restart, a client returns an error after its timeout.
 #[test]
 fn client_gives_up_after_patience() {
     let mut daemon = Daemon::start();

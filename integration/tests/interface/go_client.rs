@@ -19,7 +19,7 @@ fn go_guide_works_as_written() {
     let daemon = packaged_daemon(&rootfs);
     let dir = tempfile::tempdir().unwrap();
     let guide = Guide::read("docs/guides/go.md");
-    assert!(guide.commands() > 5, "there is something to be tried");
+    assert!(guide.commands() > 5, "the guide has too few commands");
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     std::os::unix::fs::symlink(repository.join("proto"), dir.path().join("proto")).unwrap();
     let go = prepared("EXECUTOR_GO");

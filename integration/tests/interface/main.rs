@@ -1,6 +1,6 @@
 //! The interface: gRPC, TLS, clients, agent-cli, archives, the systemd units.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+#![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 
 mod api;
 mod bad_input;

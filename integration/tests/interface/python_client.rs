@@ -42,10 +42,9 @@ fn python_client_runs_action_with_secret_files() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A client in another language gets its secrets in consecutive calls, although the server closes the connection after
-/// each call.
+/// A Python client gets its secrets in consecutive calls, although the server closes the connection after each call.
 #[test]
-fn a_python_client_reads_its_secrets() {
+fn python_client_reads_its_secrets() {
     let daemon = Daemon::start();
     let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id("one").runtime_token(TOKEN);
     let request = request.file("f", b"content\n").secret_env("PW", "variable").secret_arg(2, "argument");
@@ -68,13 +67,13 @@ fn a_python_client_reads_its_secrets() {
 
 /// The commands of docs/guides/python.md work as written, with the packaged configuration.
 #[test]
-fn the_guide_works_as_it_says() {
+fn guide_works_as_it_says() {
     let rootfs = Rootfs::busybox();
     let daemon = packaged_daemon(&rootfs);
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let guide = Guide::read("docs/guides/python.md");
-    assert!(guide.commands() > 2, "there is something to be tried");
+    assert!(guide.commands() > 2, "the guide has too few commands");
     std::os::unix::fs::symlink(repository.join("proto"), dir.path().join("proto")).unwrap();
     let python = interpreter();
     let path = std::env::var_os("PATH").unwrap();

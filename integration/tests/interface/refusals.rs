@@ -95,7 +95,7 @@ fn file_path_through_rootfs_link_is_refused() {
     let payload = Payload { files: vec![b"S", b"S", b"S"], ..Payload::default() };
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, files, ..Draft::default() }), &payload);
     assert_refusal(&refused, Reason::Precondition, "f[0].path", "/link is a symbolic link");
-    assert_eq!(refused.violations.len(), 3, "all at once: {refused:?}");
+    assert_eq!(refused.violations.len(), 3, "all violations are reported together: {refused:?}");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
@@ -122,7 +122,7 @@ fn invalid_plan_of_compromised_daemon_is_refused() {
 }
 
 /// Secret files count against the container's own memory limit. Files that do not fit are refused with the name of the
-/// limit. The control: files that fit are accepted.
+/// limit. As a control, files that fit are accepted.
 #[test]
 fn files_exceeding_memory_limit_are_reported() {
     let dir = tempfile::tempdir().unwrap();

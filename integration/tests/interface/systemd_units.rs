@@ -55,7 +55,7 @@ fn systemd_finds_nothing_to_complain_about() {
 }
 
 #[test]
-fn the_daemons_sandbox_is_tight() {
+fn daemons_sandbox_is_tight() {
     let directory = installed();
     let mut command = Command::new("systemd-analyze");
     command.args(["security", "--offline=true", "--threshold", EXPOSURE_MAX]);

@@ -108,7 +108,7 @@ fn archives_and_files_are_placed_as_user() {
     }
     assert_eq!((first(&container).kind.as_str(), first(&container).state()), ("download", step::State::Succeeded));
     assert_eq!(first(&container).log_source, "CELL");
-    // The table printed by agent-cli shows the steps, too.
+    // The table printed by agent-cli also shows the steps.
     let shown = cli::run(&daemon.socket(), &["inspect", "well"]);
     assert!(shown.stdout.contains("download"), "{shown:?}");
 }
@@ -350,7 +350,7 @@ fn shim_moves_only_processes_of_daemon() {
     assert_eq!(ask(0, &[own.as_fd(), other.as_fd()]), Err(Reason::Invalid));
     assert_eq!(ask(7, &[other.as_fd()]), Err(Reason::NotFound));
     assert!(ask(0, &[pipe.as_fd()]).is_err());
-    assert_eq!(ask(0, &[other.as_fd()]), Ok(()), "the control");
+    assert_eq!(ask(0, &[other.as_fd()]), Ok(()), "control failed");
     let members = std::fs::read_to_string(worker_cgroups(&daemon)[0].join("cgroup.procs")).unwrap();
     assert_eq!(members, format!("{worker}\n"));
 }
@@ -362,12 +362,12 @@ fn worker_cgroup_is_removed() {
     let gone = |how: &str| wait::until(how, || worker_cgroups(&daemon).is_empty().then_some(()));
     let before = daemon.footprint();
     start_limited(&daemon, &server, "lost");
-    assert_eq!(worker_cgroups(&daemon).len(), 1, "the control");
+    assert_eq!(worker_cgroups(&daemon).len(), 1, "control failed");
     kill(daemon.record("lost").shim.pid, 9);
     daemon.api.wait("lost").unwrap();
     gone("its shim was killed");
     start_limited(&daemon, &server, "stopped");
-    assert_eq!(worker_cgroups(&daemon).len(), 1, "the control");
+    assert_eq!(worker_cgroups(&daemon).len(), 1, "control failed");
     daemon.api.stop("stopped", Some(0)).unwrap();
     daemon.api.wait("stopped").unwrap();
     gone("the container was stopped");
@@ -383,14 +383,14 @@ fn worker_cgroup_is_removed() {
 
 /// If executord is killed while it waits for the server, the next executord restarts the download.
 #[test]
-fn a_download_outlives_executord() {
+fn download_outlives_executord() {
     let mut daemon = daemon();
     let server = WebServer::start(|number, _| if number == 0 { WebAnswer::Never } else { WebAnswer::ok(b"content") });
     let asked = download(server.url("/x?sig=canary"), "/tmp/file");
     daemon.api.started(tree("outlives", vec![action_of(asked), sh("cat /tmp/file")]));
     wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     let working = workers(&daemon);
-    assert_eq!(working.len(), 1, "the control");
+    assert_eq!(working.len(), 1, "control failed");
     daemon.kill();
     wait::until("the worker has exited with executord", || has_ended(working[0]).then_some(()));
     daemon.start_again();
@@ -434,7 +434,7 @@ fn timeouts_and_stops_end_the_transfer() {
 }
 
 #[test]
-fn the_operator_can_forbid_transfers() {
+fn operator_can_forbid_transfers() {
     let daemon = Setup::default().config("[policy]\nallow_transfers = false\n").start();
     let asked = download("http://192.0.2.1/x?sig=canary".into(), "/tmp/file");
     let status = daemon.api.run(tree("closed", vec![action_of(asked), sh("true")])).unwrap_err();
@@ -453,8 +453,8 @@ fn search(daemon: &Daemon, needles: &Needles) -> Report {
     search.report()
 }
 
-/// One second after the exit, a canary in the query of a URL is found nowhere. The control: while the download waits
-/// for its server, the canary is found in the shim and in the worker.
+/// One second after the exit, a canary from the query of a URL is found nowhere. As a control, the canary is found in
+/// the shim and in the worker while the download waits for its server.
 #[test]
 fn nothing_is_left_of_a_url() {
     let daemon = daemon();

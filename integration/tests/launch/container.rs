@@ -56,13 +56,13 @@ fn container_capabilities_are_limited() {
         assert_eq!(status(pid, "NoNewPrivs").as_deref(), Some("1"));
         assert_eq!(status(pid, "Seccomp").as_deref(), Some("2"), "a filter is in force");
     }
-    assert_eq!(status(std::process::id() as i32, "Seccomp").as_deref(), Some("0"), "the control");
+    assert_eq!(status(std::process::id() as i32, "Seccomp").as_deref(), Some("0"), "control failed");
 }
 
 /// System calls that the host permits for the same user are denied in the container, by the filter and not because of a
 /// missing capability.
 #[test]
-fn the_filter_on_system_calls_denies() {
+fn filter_on_system_calls_denies() {
     let daemon = Daemon::start();
     let calls = "import ctypes, errno, sys\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\
@@ -201,7 +201,7 @@ fn limits_are_in_force() {
 
 /// A `dir:` root file system is never written to: changes go to a layer that is removed with the container.
 #[test]
-fn a_prepared_rootfs_stays_as_it_is() {
+fn prepared_rootfs_stays_as_it_is() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = (rootfs.listing(), daemon.footprint());
     let script = "echo x >/srv/file && mkdir /new && mv /etc/group /etc/moved && cat /srv/file; exit 3";
@@ -325,13 +325,13 @@ fn command_lines_name_role_and_container() {
         assert_eq!(container.shim_pid, shim.cast_unsigned());
         let info = daemon.api.info();
         assert_eq!((info.pid, info.launcher_pid), (daemon.pid().cast_unsigned(), launcher.cast_unsigned()));
-        assert_eq!(daemon.api.info().warm_pool.unwrap().used, ready as u64, "the container was a warm entry");
+        assert_eq!(daemon.api.info().warm_pool.unwrap().used, ready as u64, "the container was a warm container");
         daemon.api.stop("titled", Some(0)).unwrap();
         assert_eq!(daemon.api.wait("titled").unwrap().shim_pid, 0);
     }
 }
 
-/// The executor's init has its own process name and shows no host path. The control: the launcher's command line has
+/// The executor's init has its own process name and shows no host path. As a control, the launcher's command line has
 /// host paths.
 #[test]
 fn init_command_line_names_no_path() {

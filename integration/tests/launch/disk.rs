@@ -28,7 +28,7 @@ fn limited(request: RunRequest, disk_bytes: u64) -> RunRequest {
 }
 
 /// A write beyond the limit fails with ENOSPC for every user, and data within the limit is written. The host loses no
-/// more space than the limit, and gets all of it back. The control: without a limit the same write succeeds.
+/// more space than the limit, and gets all of it back. As a control, the same write succeeds without a limit.
 #[test]
 fn disk_limit_is_enforced_and_space_returned() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
@@ -59,10 +59,10 @@ fn disk_limit_is_enforced_and_space_returned() {
 }
 
 /// Project quotas enforce the limits of bytes and files without a loop device. Root of the container cannot leave its
-/// project. Usage and limit are gone after the exit, whichever process is killed. The controls: without a limit the
-/// same write succeeds; a container with host ids could leave its project, so it gets its own file system. Most kernels
-/// and file systems have no project quotas, so this test runs in `cargo xtask vm-test`. That command enables project
-/// quotas at `EXECUTOR_QUOTA_DIR`.
+/// project. Usage and limit are removed after the exit, whichever process is killed. As controls, the same write
+/// succeeds without a limit, and a container with host ids, which could leave its project, gets its own file system.
+/// Most kernels and file systems have no project quotas, so this test runs in `cargo xtask vm-test`. That command
+/// enables project quotas at `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
 fn project_quota_enforces_disk_limit() {
@@ -152,8 +152,8 @@ fn disk_is_a_part_of_the_capacity() {
     assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");
 }
 
-/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and no file of it is
-/// left.
+/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and its backing file
+/// is removed.
 #[test]
 fn disk_is_removed_after_any_process_kill() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -195,8 +195,8 @@ fn disk_is_removed_after_any_process_kill() {
 }
 
 /// If no file system can be created for the limit, the request is refused with the field's name and nothing is left. If
-/// the operator prefers a warning, the container runs with a warning. This host has neither loop devices nor project
-/// quotas.
+/// the operator prefers a warning, the container runs with a warning. In this test the host has neither loop devices
+/// nor project quotas.
 #[test]
 fn unenforceable_disk_limit_is_refused_or_reported() {
     let (home, rootfs) = (tempfile::tempdir().unwrap(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Values of environment variables that are not UTF-8. See CRI rules G18 and C23.
+//! Values of environment variables that are not UTF-8. See CRI rules G18 and C23 of docs/guides/cri-rules.md.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -42,11 +42,11 @@ fn values_reach_processes_as_bytes() {
     let open = daemon.api.run_to_end(with_variables(sh(show).id("open").unmasked()));
     assert_eq!(exit(&open), Ok(0));
     assert_eq!(daemon.api.output("open").stdout, expected);
-    // The secret value is masked as bytes; the others are the control.
+    // The secret value is masked as bytes. As a control, the other values are not masked.
     daemon.api.run_to_end(with_variables(sh(show).id("masked")));
     let masked = daemon.api.output("masked").stdout;
     assert!(contains(&masked, PUBLIC) && !contains(&masked, b"hunter2"), "{}", masked.escape_ascii());
-    // Other bytes are another request.
+    // A request with other bytes is a different request.
     let other = with_variables(sh(show).id("masked")).action(|run| run.env[0].value_bytes = b"caf\xe8 public".into());
     assert_eq!(daemon.api.run(other).unwrap_err().code(), Code::AlreadyExists);
 

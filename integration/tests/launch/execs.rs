@@ -1,5 +1,6 @@
-//! Executed processes and their descendants, also those in other sessions, are killed together: after a time limit, a
-//! disconnect, and the exit of the program. See CRI rules G17 and C36, complaint X4.
+//! Executed processes and their descendants, including descendants in other sessions, are killed together: after a time
+//! limit, a disconnect, and the exit of the program. See CRI rules G17 and C36, and CRI complaint X4, of
+//! docs/guides/cri-rules.md.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use tonic::Code;
 /// Starts a daemon in another session that ignores signals, and a child, then waits.
 const TREE: &str = "trap '' HUP TERM; setsid sh -c 'while :; do sleep 1000; done' & sleep 1000 & sleep 1000";
 
-/// A container with a process of its own besides its first process, which reaps orphans.
+/// A container with an init, which reaps orphans, and a process of its own.
 fn container(id: &str) -> RunRequest {
     RunRequest { init: true, ..sh("sleep 100000 & echo up; wait").id(id) }
 }
@@ -67,7 +68,7 @@ fn timed_out_execs_leave_nothing() {
     let before = pids(&daemon);
     assert!(before.len() >= 3, "init, shell and sleep: {before:?}");
     let start = || ExecStart { timeout: millis(300), ..script("c", &format!("echo out; {TREE}")) };
-    // The control: the tree runs in a cgroup of its own, and its limits are the container's.
+    // As a control, the tree runs in a cgroup of its own, and its limits are the container's.
     let control = Executed::start(&daemon.api, ExecStart { timeout: None, ..start() }).unwrap();
     wait::until("the tree runs", || (pids(&daemon).len() >= before.len() + 4).then_some(()));
     assert_eq!(exec_cgroups(&daemon).len(), 1);
@@ -103,7 +104,7 @@ fn exit_kills_descendants_unless_left() {
         assert_eq!(executed(&daemon.api, start).unwrap().exit, Some(Ok(3)));
         nothing_left(&daemon, &before);
     }
-    // A disconnect, and a detached program.
+    // The client of the first process disconnects. The second process is detached and has a time limit.
     let process = Executed::start(&daemon.api, script("c", TREE)).unwrap();
     wait::until("the tree runs", || (pids(&daemon).len() >= before.len() + 4).then_some(()));
     drop(process);
@@ -114,12 +115,12 @@ fn exit_kills_descendants_unless_left() {
     wait::until("the process tree has exited", || {
         (pids(&daemon) == before && exec_cgroups(&daemon).is_empty()).then_some(())
     });
-    // The control: the client asks for the daemon to stay.
+    // As a control, the client requests that the daemon is left running.
     let left = ExecStart { leave_processes: true, ..script("c", daemonize) };
     assert_eq!(executed(&daemon.api, left).unwrap().exit, Some(Ok(3)));
     assert_eq!(pids(&daemon).len(), before.len() + 1);
     assert_eq!(exec_cgroups(&daemon), Vec::<PathBuf>::new());
-    // With a time limit it does not stay.
+    // With a time limit, the daemon is killed nevertheless.
     let left = ExecStart { leave_processes: true, timeout: millis(200), ..script("c", TREE) };
     assert_eq!(executed(&daemon.api, left).err().unwrap().code(), Code::DeadlineExceeded);
     assert_eq!(pids(&daemon).len(), before.len() + 1);

@@ -1,5 +1,5 @@
 //! Held containers (`RunRequest.hold`): a container is complete before its process is started by Start. See CRI rules
-//! G1, C10 and C11.
+//! G1, C10 and C11 of docs/guides/cri-rules.md.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ fn both_ways(test: impl Fn(Daemon)) {
 }
 
 #[test]
-fn the_process_waits_for_its_start() {
+fn process_waits_for_its_start() {
     both_ways(|daemon| {
         let request = held("c", SCRIPT);
         let created = daemon.api.started(request.clone());
@@ -119,7 +119,7 @@ fn stopped_held_container_never_starts() {
             is(event, event::Kind::Completed) && event.event.as_ref().unwrap().container_id == "deleted"
         };
         let seen = events.until(ended);
-        assert!(seen.iter().any(|event| is(event, event::Kind::Created)), "the control");
+        assert!(seen.iter().any(|event| is(event, event::Kind::Created)), "control failed");
         assert!(!seen.iter().any(|event| is(event, event::Kind::Running)), "{seen:#?}");
         daemon.wait_until_back_at(&before);
     });
@@ -137,7 +137,7 @@ fn held_container_survives_restarts() {
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
     daemon.kill();
-    // executord starts a launcher only if no living one has the socket.
+    // executord starts a launcher only if no running launcher has the socket.
     wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     daemon.start_again();
     for id in ["c", "of-an-unknown-fate"] {
@@ -148,7 +148,7 @@ fn held_container_survives_restarts() {
 }
 
 #[test]
-fn a_lost_process_is_reported() {
+fn lost_process_is_reported() {
     let daemon = Daemon::start();
     daemon.api.started(held("init", SCRIPT));
     kill(init(&daemon, "init"), 9);
@@ -173,9 +173,9 @@ fn start_reports_a_missing_program() {
     assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::Exec);
 }
 
-/// A tree of actions starts with Start, too.
+/// A tree of actions also starts with Start.
 #[test]
-fn a_tree_of_actions_waits() {
+fn tree_of_actions_waits() {
     let daemon = Daemon::start();
     let steps = ["echo first", "echo second"].map(|script| sh(script).action.unwrap());
     let serial = SerialAction { actions: steps.to_vec(), ..SerialAction::default() };

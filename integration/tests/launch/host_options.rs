@@ -1,4 +1,4 @@
-//! CPUs, devices, swap, confinement and process attributes of a request, with real containers.
+//! CPUs, devices, swap, confinement and process attributes of a request in real containers.
 
 mod apparmor;
 mod cdi;

@@ -1,4 +1,4 @@
-//! Given ranges of host ids, and sysctls with the host's ids (CRI rules G5, C18 and C19).
+//! Given ranges of host ids, and sysctls with the host's ids (CRI rules G5, C18 and C19 of docs/guides/cri-rules.md).
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,7 +14,7 @@ use integration::wait;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Below the pools of the tests.
+/// First host id of the given range, which is below the pools of the tests.
 const FIRST: u32 = 0x5000_0000;
 const CONFIG: &str = "[policy]\nallow_host_userns = true\ngiven_id_ranges = [\"1342177280-1343225855\"]\n";
 
@@ -57,7 +57,7 @@ fn users_and_files_have_given_ids() {
     assert_eq!((pod.id_range_start, pod.spec.unwrap().id_map), (FIRST + RANGE_IDS, Some(mapping(FIRST + RANGE_IDS))));
     check(FIRST + RANGE_IDS, RunRequest { pod: "p".into(), ..sh(script).id("member") });
     let other = daemon.api.started(sleeper("pool"));
-    assert!(other.id_range_start >= 0x7000_0000 && other.spec.unwrap().id_map.is_none(), "the control");
+    assert!(other.id_range_start >= 0x7000_0000 && other.spec.unwrap().id_map.is_none(), "control failed");
     daemon.api.block_on(pods.delete("p", true)).unwrap();
     for id in ["given", "pool"] {
         daemon.api.delete(id, true).unwrap();

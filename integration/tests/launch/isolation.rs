@@ -30,10 +30,10 @@ fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
     launcher.log(plan.id.as_str())
 }
 
-/// If a system call needs no capability, only the seccomp filter denies it. The control makes the same call outside of
-/// the container.
+/// If a system call needs no capability, only the seccomp filter denies it. As a control, the same call is made outside
+/// of the container.
 #[test]
-fn a_call_that_the_filter_denies_fails() {
+fn call_that_the_filter_denies_fails() {
     let launcher = Launcher::start(&[]);
     let log = printed(
         &launcher,
@@ -57,7 +57,7 @@ fn no_signal_is_ignored_from_the_start() {
     assert!(log.contains("SigIgn:\t0000000000000000") && log.contains("SigBlk:\t0000000000000000"), "{log}");
     assert!(log.contains("trapped"), "{log}");
     let outside = Command::new("sh").args(["-c", "trap '' HUP; grep SigIgn /proc/self/status"]).output().unwrap();
-    assert!(!String::from_utf8_lossy(&outside.stdout).contains("SigIgn:\t0000000000000000"), "the control");
+    assert!(!String::from_utf8_lossy(&outside.stdout).contains("SigIgn:\t0000000000000000"), "control failed");
 }
 
 /// Every masked path that this kernel has is empty in the container and not on the host. Read-only paths cannot be
@@ -97,8 +97,8 @@ fn no_host_descriptor_reaches_container() {
 }
 
 /// No inherited descriptor of init leads to the host, as a working directory, as a program, or through a link in the
-/// root file system (CVE-2024-21626). The test tries every number that a descriptor of the executor could have. The
-/// control: the same paths work for the container's own root directory.
+/// root file system (CVE-2024-21626). The test tries every number that a descriptor of the executor could have. As a
+/// control, the same paths work for the container's own root directory.
 #[test]
 fn inherited_descriptors_do_not_lead_to_host() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -126,7 +126,7 @@ fn inherited_descriptors_do_not_lead_to_host() {
         }
     }
     for (way, path, dir) in [("dir", "/bin/sh", "/proc/self/root/srv"), ("path", "/proc/self/root/bin/sh", "/")] {
-        assert!(try_it(format!("control-{way}"), path, dir).is_err(), "the control");
+        assert!(try_it(format!("control-{way}"), path, dir).is_err(), "control failed");
     }
 }
 
@@ -190,7 +190,7 @@ fn loopback_is_up() {
 
 /// /proc/PID/exe of the launcher refers to a sealed memory file (CVE-2019-5736).
 #[test]
-fn the_launchers_program_cannot_be_written() {
+fn launchers_program_cannot_be_written() {
     let launcher = Launcher::start(&[]);
     let exe = format!("/proc/{}/exe", launcher.child.id());
     assert!(std::fs::read_link(&exe).unwrap().starts_with("/memfd:executor-launcher (deleted)"));

@@ -1,5 +1,5 @@
-//! Results that are kept until they are deleted (`keep_until_deleted`): retention spares them, also after a restart of
-//! executord, and their number is limited. See CRI rules G16 and C44.
+//! Results that are kept until they are deleted (`keep_until_deleted`): retention does not delete them, even after a
+//! restart of executord, and their number is limited. See CRI rules G16 and C44 of docs/guides/cri-rules.md.
 
 use executor_proto::v1::{CreatePodRequest, RunRequest, pod};
 use integration::api::exit;
@@ -46,7 +46,7 @@ fn retention_spares_containers_kept_until_deleted() {
     for round in ["first", "restarted"] {
         retention_ran(&daemon, &format!("control-{round}"));
         let pods = daemon.api.client().pods();
-        assert!(daemon.api.block_on(pods.get("control-pod")).is_err(), "the control");
+        assert!(daemon.api.block_on(pods.get("control-pod")).is_err(), "control failed");
         let ended = daemon.api.block_on(pods.get("pod")).unwrap();
         assert_eq!(ended.state(), pod::State::Ended);
         assert!(ended.spec.unwrap().keep_until_deleted && ended.ended_at.is_some());

@@ -1,4 +1,4 @@
-//! Size of a container's writable layer in its counters (CRI rules G15 and C41).
+//! Size of a container's writable layer in its counters (CRI rules G15 and C41 of docs/guides/cri-rules.md).
 
 use executor_proto::v1::{LayerUsage, RunRequest, StatsRequest};
 use integration::daemon::Daemon;

@@ -1,5 +1,5 @@
 //! Log files of requests (`log_file`): format, rotation, links, a full disk, and killed processes (CRI rules G8, C31
-//! and C32).
+//! and C32 of docs/guides/cri-rules.md).
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -176,8 +176,8 @@ fn thousand_rotations_keep_every_line() {
     assert_eq!(log.lines().last(), Some(&*(next - 1).to_string()), "the log has the same output");
 }
 
-/// CRI rule C32: after an error no file is created, and the old one stays in use. A container that does not run, or has
-/// no log file, is refused.
+/// CRI rule C32: after an error no file is created, and the existing file stays in use. A container that does not run,
+/// or has no log file, is refused.
 #[test]
 fn refused_reopening_keeps_the_file() {
     let logs = LogDir::new();
@@ -214,8 +214,8 @@ fn refused_reopening_keeps_the_file() {
     assert_eq!(reopen(&daemon.api, "none").unwrap_err().code(), Code::NotFound);
 }
 
-/// CRI rule G8: no file is opened or created outside of the operator's directory, also if directories are swapped with
-/// links meanwhile. The control: without links, the file is opened.
+/// CRI rule G8: no file is opened or created outside of the operator's directory, even if directories are swapped with
+/// links at the same time. As a control, the file is opened without links.
 #[test]
 fn links_lead_to_no_other_file() {
     let logs = LogDir::new();
@@ -320,8 +320,8 @@ fn full_disk_loses_counted_output() {
     assert_eq!(metrics::value(&daemon, "executor_log_file_lost_bytes_total") as usize, lost);
 }
 
-/// Killed daemon processes lose no line: the shim writes the file. If a shim is killed, its container is killed; lines
-/// up to then are whole and in order.
+/// Killed daemon processes lose no line: the shim writes the file. If a shim is killed, its container is killed; the
+/// lines that were written before the kill are whole and in order.
 #[test]
 fn killed_processes_leave_whole_lines() {
     let logs = LogDir::new();
@@ -350,7 +350,7 @@ fn killed_processes_leave_whole_lines() {
     assert!(counted(&read(&path), counted(&read(&logs.path("1.log")), 0)) > 60);
 }
 
-/// The command line runs with a log file, shows the path and reopens the file.
+/// agent-cli runs a container with a log file, shows the path and reopens the file.
 #[test]
 fn command_line_reopens_the_file() {
     let (logs, rootfs) = (LogDir::new(), Rootfs::busybox());

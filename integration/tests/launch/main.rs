@@ -1,6 +1,6 @@
 //! Creation, isolation and limits of containers.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+#![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 
 mod cell;
 mod container;

@@ -38,7 +38,7 @@ fn two_hundred_containers_leave_nothing() {
     assert!(all.iter().all(|container| container.state() == State::Running), "{all:#?}");
     assert_eq!((all.len(), pids.len()), (CONTAINERS, CONTAINERS));
     assert!(pids.iter().all(|pid| host::status(*pid, "Name").as_deref() == Some("sleep")));
-    // The control: the footprint now includes resources that must be gone afterwards.
+    // As a control, the footprint includes resources that must be gone afterwards.
     let during = daemon.footprint();
     assert!(during.processes.len() >= 2 * CONTAINERS && during.cgroups.len() >= before.cgroups.len() + CONTAINERS);
     assert!(during.descriptors[0].len() >= before.descriptors[0].len() + CONTAINERS, "{:?}", during.descriptors);
@@ -91,7 +91,7 @@ fn burst_of_launches_continues_during_removals() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Containers that exit at the same time report their own exit codes and output.
+/// Each of several containers that exit at the same time reports its own exit code and output.
 #[test]
 fn simultaneous_exits_keep_own_results() {
     let rootfs = Rootfs::busybox();

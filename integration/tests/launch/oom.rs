@@ -13,7 +13,7 @@ use integration::web::{WebAnswer, WebServer};
 use integration::{host, wait};
 use tonic::Code;
 
-/// A memory cgroup without free memory. The kernel kills a process in it that touches a new page.
+/// A memory cgroup without free memory. The kernel kills a process in this cgroup when the process touches a new page.
 struct Full(PathBuf);
 
 impl Full {

@@ -1,5 +1,5 @@
 //! Pods: resources that their members share and do not share, the common exit, and leftovers after each kind of kill.
-//! Each claim has a control in another pod, or in a container without a pod.
+//! Each claim is compared with a control in another pod, or in a container without a pod.
 
 mod connect;
 mod ends;

@@ -1,5 +1,5 @@
-//! Privileges of each process, callers that executord serves, and locations where no secret may be readable. The
-//! control of each claim is the same check with a different result.
+//! Privileges of each process, callers that executord serves, and locations where no secret may be readable. As a
+//! control of each claim, the same check is made where its result must differ.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -26,7 +26,7 @@ fn capabilities(pid: i32) -> Vec<u64> {
 }
 
 /// Returns true if a process is dumpable: /proc/PID/environ of a process that is not dumpable belongs to root. The
-/// result means nothing for a process of root.
+/// result is meaningless for a process that runs as root.
 fn is_dumpable(pid: i32) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid() == ids(pid, "Uid")[1]
@@ -64,7 +64,7 @@ fn keep_root_keeps_root() {
 }
 
 #[test]
-fn a_user_can_be_named() {
+fn user_can_be_named() {
     let daemon = Setup::default().arguments(&["--user", "daemon"]).start();
     assert_eq!(ids(daemon.pid(), "Uid"), [1; 4]);
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3"))), Ok(3));
@@ -113,7 +113,7 @@ fn shared_user_is_no_caller() {
         std::fs::set_permissions(daemon.socket(), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     };
     open(&daemon);
-    assert_eq!((info(&daemon, 0).status, info(&daemon, own).status), (0, 0), "the control");
+    assert_eq!((info(&daemon, 0).status, info(&daemon, own).status), (0, 0), "control failed");
     let refused = info(&daemon, NOBODY);
     assert!(refused.status == 125 && refused.stderr.contains("does not serve uid 65534"), "{refused:?}");
     daemon.kill();
@@ -125,7 +125,7 @@ fn shared_user_is_no_caller() {
     open(&daemon);
     let refused = info(&daemon, NOBODY);
     assert!(refused.status == 125 && refused.stderr.contains("does not serve uid 65534"), "{refused:?}");
-    assert_eq!(info(&daemon, 0).status, 0, "the control");
+    assert_eq!(info(&daemon, 0).status, 0, "control failed");
     assert!(daemon.setup().logged().contains("which other programs may also use"));
 }
 
@@ -150,8 +150,8 @@ fn launcher_and_shims_run_from_sealed_memfd() {
 
 /// The shipped launcher is linked statically.
 #[test]
-fn the_released_launcher_is_static() {
-    assert!(segments(Path::new("/bin/sh")).contains(&PT_INTERP), "the control");
+fn released_launcher_is_static() {
+    assert!(segments(Path::new("/bin/sh")).contains(&PT_INTERP), "control failed");
     let launcher = dist::binary("executor-launcher").canonicalize().unwrap();
     assert!(!segments(&launcher).contains(&PT_INTERP), "{}: `cargo xtask build` makes it static", launcher.display());
 }
@@ -180,8 +180,8 @@ fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
 }
 
 /// Arguments, environment and files are in no file of the executor (the bundle's config.json, records, ledger, logs),
-/// while the container runs and after its exit. The controls find each value in the container, and find public values
-/// in the executor's files with the same search.
+/// while the container runs and after its exit. As controls, each value is found in the container, and the same search
+/// finds public values in the executor's files.
 #[test]
 fn nothing_secret_is_on_disk() {
     let canaries = [(); 3].map(|()| Canary::random(64).unwrap());

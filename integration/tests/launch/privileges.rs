@@ -1,4 +1,4 @@
-//! Capabilities, seccomp filters, privileges and weights of a request, with real containers.
+//! Capabilities, seccomp filters, privileges and weights of a request in real containers.
 
 use executor_proto::v1::{Capabilities, ExtraHost, Limits, RunRequest, Tmpfs, UserNamespace};
 use integration::api::exit;
@@ -27,7 +27,7 @@ fn capabilities(add: &[&str], drop: &[&str]) -> Option<Capabilities> {
     Some(Capabilities { add: list(add), drop: list(drop) })
 }
 
-/// Dropped capabilities are absent and added capabilities are present, also for other users than root.
+/// Dropped capabilities are absent and added capabilities are present, including for users other than root.
 #[test]
 fn requested_capabilities_are_applied() {
     let daemon = Daemon::start();
@@ -39,7 +39,7 @@ fn requested_capabilities_are_applied() {
     assert!(held(raw).contains("CapEff:\t0000000000002000"));
     let user = RunRequest { capabilities: capabilities(&["NET_RAW"], &[]), ..status().id("user").user("vcap") };
     assert_eq!(held(user).matches("0000000000002000").count(), 3, "ambient: execve keeps it");
-    assert!(held(status().id("default").user("vcap")).matches("0000000000000000").count() == 3, "the control");
+    assert!(held(status().id("default").user("vcap")).matches("0000000000000000").count() == 3, "control failed");
     let admin = || RunRequest { capabilities: capabilities(&["SYS_ADMIN"], &[]), ..status().id("admin") };
     assert_eq!(violations(&daemon.api.run(admin()).unwrap_err()), ["capabilities.add"]);
     let open = Setup::default().config(OPEN).start();
@@ -99,7 +99,7 @@ fn sysctls_and_tmpfs_apply_to_container() {
     let expected = ["1", "7", "9", "711 0", "12345678", "4096", "1024", "full", "executed", "fd00::1 extra"];
     assert_eq!(reported.lines().collect::<Vec<_>>(), expected);
     assert_eq!(std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap(), hosts_own);
-    // The control: a tmpfs with a larger size uses up the container's memory.
+    // As a control, a tmpfs with a larger size uses up the container's memory.
     let limits = Some(Limits { memory_bytes: 24 << 20, ..Limits::default() });
     let large = sh("dd if=/dev/zero of=/scratch/x bs=1M count=40 2>/dev/null; echo $?").id("large");
     let large = RunRequest { tmpfs: vec![tmpfs("/scratch", 64 << 20, false)], limits, ..large };
@@ -118,7 +118,7 @@ fn sysctls_and_tmpfs_apply_to_container() {
 
 /// A read-only root cannot be written to; secret files and the container's own file systems work as usual.
 #[test]
-fn a_root_can_be_read_only() {
+fn root_can_be_read_only() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script =
         "exec 2>&1; cat /etc/cf-service-bindings/a; touch /srv/x && echo written; touch /dev/shm/x && echo shm; true";
@@ -129,7 +129,7 @@ fn a_root_can_be_read_only() {
     let closed = printed(&daemon, request("closed", true));
     assert!(closed.contains("12345678\n") && closed.contains("shm") && !closed.contains("written"), "{closed}");
     assert!(closed.contains("Read-only file system"), "{closed}");
-    assert!(printed(&daemon, request("open", false)).contains("written"), "the control");
+    assert!(printed(&daemon, request("open", false)).contains("written"), "control failed");
 }
 
 /// A profile denies the system calls that it names. A profile is accepted only if the operator allows profiles.
@@ -148,7 +148,7 @@ fn requested_seccomp_profile_is_enforced() {
     assert!(output.contains("No space left on device") && output.contains("Seccomp:\t2"), "{output}");
     let spec = ran.spec.unwrap();
     assert!(spec.custom_seccomp_profile && spec.warnings[0].contains("no_such_call"), "{:?}", spec.warnings);
-    assert!(printed(&daemon, request("default", "")).contains("changed"), "the control");
+    assert!(printed(&daemon, request("default", "")).contains("changed"), "control failed");
     let wrong = daemon.api.run(request("wrong", r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#)).unwrap_err();
     assert_eq!(violations(&wrong), ["seccomp_profile"]);
     assert!(wrong.message().contains("SCMP_ACT_NOTIFY"), "{wrong:?}");
@@ -167,8 +167,8 @@ fn privileges_are_the_operators_to_give() {
     let open = Setup::default().config(OPEN).start();
     let output = printed(&open, request("own", UserNamespace::Own));
     assert!(output.contains("Seccomp:\t0") && output.contains("CapEff:\t000001ffffffffff"), "{output}");
-    // With host ids, a container has all capabilities that the launcher has. One that the launcher does not have can
-    // not be added by its name.
+    // With host ids, a container has all capabilities that the launcher has. A capability that the launcher does not
+    // have cannot be added by its name.
     let ours = std::fs::read_to_string("/proc/self/status").unwrap();
     let bounding = ours.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap();
     let output = printed(&open, request("host", UserNamespace::Host));

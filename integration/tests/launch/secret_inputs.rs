@@ -75,8 +75,8 @@ fn ambiguous_public_and_secret_inputs_are_refused() {
 }
 
 /// No response, event, log, record or file of the executor contains a secret value or the token: not while the
-/// container runs, not after its exit, and not after a refusal. The control finds names and public values with the same
-/// search.
+/// container runs, not after its exit, and not after a refusal. As a control, the same search finds names and public
+/// values.
 #[test]
 fn secret_values_reach_no_response_or_file() {
     let canary = |size| Canary::random(size).unwrap();

@@ -29,7 +29,7 @@ fn first_stop_signal_is_requested_one() {
 }
 
 /// If the stop signal would terminate the process, but the process is PID 1 and has no handler, the kernel does not
-/// deliver the signal. Stop then does not wait for the grace period. The control: Stop waits after a signal that
+/// deliver the signal. Stop then does not wait for the grace period. As a control, Stop waits after a signal that
 /// terminates no process.
 #[test]
 fn undeliverable_stop_signal_is_not_waited_for() {
@@ -45,7 +45,7 @@ fn undeliverable_stop_signal_is_not_waited_for() {
 }
 
 /// With an init, the program receives signals that the kernel does not deliver to PID 1, orphans are reaped, and the
-/// exit status is that of the program. The controls run without an init.
+/// exit status is the program's. As controls, the same programs run without an init.
 #[test]
 fn init_forwards_signals_and_reaps_orphans() {
     let daemon = Daemon::start();

@@ -57,9 +57,9 @@ fn failed_creates_leave_no_zombie() {
     assert_eq!(host::parent(init), Some(shim), "init is the child of the shim, which waits for it");
 }
 
-/// The memory of the launcher and of another container's shim never contains a container's secrets. This is necessary
-/// because shims and inits are copies of the launcher: libcontainer clones without exec. The control finds each secret
-/// in its own container.
+/// The memory of the launcher and of another container's shim never contains a container's secrets. The test is
+/// necessary because shims and inits are copies of the launcher: libcontainer clones without exec. As a control, each
+/// secret is found in its own container.
 #[test]
 fn processes_do_not_inherit_secrets_of_containers() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -102,7 +102,7 @@ fn processes_do_not_inherit_secrets_of_containers() {
     // The launcher has a handle of the files, to wipe them if the shim cannot. It never reads the files.
     assert_eq!(found(launcher.child.id() as i32, |place| !matches!(place, Place::Descriptor { .. })), [""; 0]);
     let init = launcher.record("secret").unwrap().prepared.unwrap().init.pid;
-    assert_eq!(anywhere(init), ["argument", "file", "variable"], "the control");
+    assert_eq!(anywhere(init), ["argument", "file", "variable"], "control failed");
 }
 
 /// The exit of a container kills no process outside of the container, although libcontainer's `delete` kills every
@@ -124,7 +124,7 @@ fn container_exit_ends_no_other_container() {
     let alive = |record: &executor_core::record::ContainerRecord| {
         executor_sys::identity::alive(&record.prepared.as_ref().unwrap().init)
     };
-    assert!(records.iter().all(alive), "the control");
+    assert!(records.iter().all(alive), "control failed");
     others.ask(executor_core::protocol::ShimCall::Stop(executor_core::protocol::Stop { signal: 0, grace_ms: 0 }));
     others.reach(State::Completed).unwrap();
     assert_eq!(records.each_ref().map(alive), [true, true, false]);
@@ -159,7 +159,7 @@ fn without_the_filter_nothing_runs() {
         .unwrap()
         .reach(State::Completed)
         .unwrap();
-    assert!(launcher.log("control").contains("it ran"), "the control");
+    assert!(launcher.log("control").contains("it ran"), "control failed");
 }
 
 /// Executes a program under a seccomp filter that blocks the installation of filters: each attempt returns an error.

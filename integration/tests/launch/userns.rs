@@ -69,14 +69,14 @@ fn container_root_is_unprivileged_on_host() {
     assert_eq!(lines, [expected.clone(), expected]);
 
     let control = daemon.api.started(with_hosts_ids(sleeper("control")));
-    assert_eq!((host_ids(&control, "Uid"), control.id_range_start), (vec![0; 4], 0), "the control");
+    assert_eq!((host_ids(&control, "Uid"), control.id_range_start), (vec![0; 4], 0), "control failed");
     assert_eq!(namespace(&pid(&control).to_string()), namespace("self"));
 }
 
 /// The user namespace of a container belongs to the host id of its root user, not to host root. If a host root process
 /// without capabilities enters it, for example a service or a container with host ids, the process gains no
-/// capabilities. Resources that the kernel counts per user, such as inotify instances, are not charged to host root.
-/// The control enters a user namespace that host root created.
+/// capabilities. Resources that the kernel counts per user, such as inotify instances, are not charged to host root. As
+/// a control, a process enters a user namespace that host root created.
 #[test]
 fn user_namespace_is_not_owned_by_root() {
     let entered = |pid: i32| {
@@ -148,7 +148,8 @@ fn files_show_owners_without_being_changed() {
 }
 
 /// Secret files with mode 0600 and their process are inaccessible to all other users, such as a host user with the same
-/// number and root of another container. The control: with host ids, the user with the same number can access both.
+/// number and root of another container. As a control, the user with the same number can access both if the container
+/// has host ids.
 #[test]
 fn secret_is_readable_only_by_mapped_user() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
@@ -200,7 +201,7 @@ fn exhausted_id_pool_is_reported() {
 }
 
 /// Ids of containers that outlived a launcher are not assigned to other containers. Ids of a container that exited
-/// meanwhile are free.
+/// while no launcher was running are free.
 #[test]
 fn ranges_outlive_the_launcher() {
     let pool = IdPool::reserve(2);
@@ -258,8 +259,8 @@ fn launchers_on_one_host_never_share_ids() {
     assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
 }
 
-/// If a file system does not support id-mapped mounts, it is refused by name, with a remedy. The control: with host ids
-/// it can be used as a root.
+/// If a file system does not support id-mapped mounts, it is refused by name, with a remedy. As a control, it can be
+/// used as a root if the container has host ids.
 #[test]
 fn file_system_without_idmapping_is_refused() {
     let (rootfs, at) = (Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -279,7 +280,7 @@ fn file_system_without_idmapping_is_refused() {
     assert!(reported[0].field == "rootfs" && reported[0].description.contains("id-mapped mounts"), "{reported:?}");
     daemon.wait_until_back_at(&before);
     let control = daemon.api.run_to_end(with_hosts_ids(sh("true").id("control").rootfs(&reference)));
-    assert_eq!(exit(&control), Ok(0), "the control");
+    assert_eq!(exit(&control), Ok(0), "control failed");
 }
 
 struct Mounted<'a>(&'a Path);
@@ -292,7 +293,7 @@ impl Drop for Mounted<'_> {
 
 /// An id beyond the 65,536 ids of a user namespace is a violation, whether given as a number or by name.
 #[test]
-fn an_id_beyond_the_range_is_refused() {
+fn id_beyond_the_range_is_refused() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
     fs::write(rootfs.path().join("etc/passwd"), "far:x:65536:0::/:/bin/sh\nlast:x:65535:0::/:/bin/sh\n").unwrap();
     for (user, code) in
@@ -306,7 +307,7 @@ fn an_id_beyond_the_range_is_refused() {
     let last = daemon.api.started(sleeper("last").rootfs(&rootfs.reference()).user("last"));
     assert_eq!(host_ids(&last, "Uid"), [last.id_range_start + 65_535; 4]);
     let far = daemon.api.started(with_hosts_ids(sleeper("far").rootfs(&rootfs.reference()).user("far")));
-    assert_eq!(host_ids(&far, "Uid"), [65_536; 4], "the control");
+    assert_eq!(host_ids(&far, "Uid"), [65_536; 4], "control failed");
 }
 
 /// Runs `prepare` and starts a launcher, in a new mount namespace. Returns the exit status and output of the launcher.

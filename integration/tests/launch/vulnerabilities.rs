@@ -141,7 +141,7 @@ fn proc_of_image_is_never_written() {
     }
     fs::write(rootfs.path().join("proc/self/attr/exec"), "profile").unwrap();
     assert_ne!(rootfs.listing(), before, "the control: a write there would be seen");
-    // A volume on such a path is refused in every spelling. A compromised daemon is refused, too.
+    // A volume on such a path is refused in every spelling, even if a compromised daemon requests it.
     for path in ["/proc/self/attr/exec", "/proc", "/proc/sys/kernel/core_pattern", "/sys/fs/x", "/dev/null"] {
         let file = vec![("f".to_owned(), path, 1).into()];
         let asked = Draft { id: "x", path: "/x", files: file, ..Draft::default() };
@@ -222,14 +222,14 @@ fn changing_rootfs_does_not_lead_to_host() {
         }
         assert!(victim.is_untouched(), "after {id}");
     }
-    assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
-    // The control: a write through the path without a check reaches a file outside of the root.
+    assert!(completed > 0 && refused > 0, "too few outcomes of the race: {completed} completed, {refused} refused");
+    // As a control, a write through the path without a check reaches a file outside of the root.
     let probe = rootfs.path().join("dev/probe");
     integration::wait::until("the control: a plain write follows the link once", || {
         let _ = fs::write(&probe, "x");
         victim.path().join("probe").exists().then_some(())
     });
-    assert!(!victim.is_untouched(), "the control: and that is seen");
+    assert!(!victim.is_untouched(), "control failed: the change is not detected");
     let exchanged = race.stop();
     assert!(exchanged > CONTAINERS as u64, "{exchanged} exchanges");
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
@@ -264,7 +264,7 @@ fn exchanged_rootfs_directory_is_refused_or_correct() {
             }
         }
     }
-    assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
+    assert!(completed > 0 && refused > 0, "too few outcomes of the race: {completed} completed, {refused} refused");
     integration::wait::until("the control: a lookup by path once leads outside", || {
         (fs::read_to_string(dir.join("which")).ok()? == Victim::MARK).then_some(())
     });

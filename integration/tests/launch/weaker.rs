@@ -1,5 +1,5 @@
 //! Options that weaken the isolation of a container: new privileges, no seccomp filter, and other masked and read-only
-//! paths (CRI rules G9 and C27). Executed processes have the same isolation.
+//! paths (CRI rules G9 and C27 of docs/guides/cri-rules.md). Executed processes have the same isolation.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,10 +20,10 @@ const OPEN: &str = "[policy]\nallow_new_privileges = true\nallow_no_seccomp = tr
                     allow_host_userns = true\nallow_seccomp_profile = true\n";
 /// Capabilities of a container's root by default.
 const OF_ROOT: &str = "00000000000004fb";
-/// Setting of the IPC namespace, which its root may change. Those of the network need CAP_NET_ADMIN.
+/// Setting of the IPC namespace, which root of the namespace may change. Network settings need CAP_NET_ADMIN.
 const MSGMAX: &str = "/proc/sys/kernel/msgmax";
 const NONE: &str = "0000000000000000";
-/// Set-user-id program of root in [`with_set_user_id`].
+/// Set-user-id program, owned by root, in [`with_set_user_id`].
 const CAT: &str = "/bin/suid-cat";
 
 /// Creates a root file system with a set-user-id copy of the host's `cat`. Busybox would drop its privileges.
@@ -156,8 +156,8 @@ fn unconfined_containers_have_no_filter() {
     assert!(refused.len() == 1 && refused[0].1.contains("(allow_no_seccomp)"), "{refused:?}");
 }
 
-/// Files and directories of the request are masked or read-only, also for root and for executed processes. Without the
-/// default lists, none is.
+/// Files and directories of the request are masked or read-only, even for root and for executed processes. Without the
+/// default lists, no path is masked or read-only.
 #[test]
 fn requested_system_paths_are_masked() {
     let (daemon, rootfs) = (Setup::default().config(OPEN).start(), Rootfs::busybox());

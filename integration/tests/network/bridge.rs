@@ -100,8 +100,8 @@ impl World {
         (0..targets.len()).map(answer).collect()
     }
 
-    /// Connects until each target with an expected response has responded: on a busy machine this may take a while. The
-    /// other targets must never respond.
+    /// Connects until each target with an expected response has responded; a busy machine may respond late. The other
+    /// targets must never respond.
     fn assert_reached(&self, from: Place<'_>, targets: &[Target<'_>]) {
         let mut reached: Vec<Option<String>> = vec![None; targets.len()];
         wait::until_ok(&format!("{from:?} reaches {targets:?}"), || {

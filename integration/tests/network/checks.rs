@@ -24,7 +24,7 @@ fn check_connects_to_container_address() {
     assert!(!address(&serves).is_empty());
     // The check works without egress.
     wait::until("the container is ready", || daemon.api.get("serves").unwrap().ready.then_some(()));
-    // The control: a server that listens only on loopback is not reachable on the network.
+    // As a control, a server that listens only on loopback is not reachable on the network.
     let alone = sh("exec busybox httpd -f -p 127.0.0.1:8080");
     daemon.api.started(with(on_cni(alone.id("alone").rootfs(&rootfs.reference()))));
     wait::until("the check of the container fails", || {

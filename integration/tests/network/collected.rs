@@ -122,7 +122,7 @@ fn additions_wait_for_a_collection() {
     let (slow, collecting) = (network.dir().join("slow"), network.dir().join("collecting"));
     fs::write(&slow, "").unwrap();
     let daemon = network.configured("", "cni_gc = true").start();
-    wait::until("garbage is being collected", || collecting.exists().then_some(()));
+    wait::until("GC runs", || collecting.exists().then_some(()));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| daemon.api.started(on("test", "waits", &rootfs)));
         daemon.api.started(on("bridge", "other", &rootfs));

@@ -182,8 +182,8 @@ fn waiting(id: &str) -> RunRequest {
     RunRequest { sysctls: [("net.ipv4.ping_group_range".to_owned(), "0 65535".to_owned())].into(), ..request }
 }
 
-/// Each set of rules permits exactly the traffic that it names, up to the limits of its ranges. The control is a
-/// container with open egress.
+/// Each set of rules permits exactly the traffic that it names, up to the limits of its ranges. As a control, a
+/// container with open egress reaches all targets.
 #[test]
 fn egress_rules_allow_only_named_destinations() {
     use Protocol::{All, Icmp, Icmpv6};
@@ -260,7 +260,7 @@ fn egress_rules_allow_only_named_destinations() {
         assert_eq!(container.spec.unwrap().egress_rules.len(), rules.len());
         let all = [allowed, refused].concat();
         let context = format!("{rules:?}");
-        assert_reached(&daemon, "open", &all, &vec![true; all.len()], "the control");
+        assert_reached(&daemon, "open", &all, &vec![true; all.len()], "control failed");
         let expected: Vec<bool> = (0..all.len()).map(|at| at < allowed.len()).collect();
         assert_reached(&daemon, &id, &all, &expected, &context);
         assert_reached(&daemon, "closed", &all, &vec![false; all.len()], &context);
@@ -301,7 +301,7 @@ fn egress_rules_do_not_affect_peers() {
 /// While the rules are constantly replaced, connections that all rule sets permit never fail, connections that no rule
 /// set permits never succeed, and an open connection stays open.
 #[test]
-fn a_replacement_has_no_gap() {
+fn replacement_has_no_gap() {
     let network = Network::new();
     network.configure_both_families("10-test.conflist", "test");
     let daemon = network.daemon("allow_egress = true");
@@ -321,8 +321,8 @@ fn a_replacement_has_no_gap() {
     daemon.api.started(RunRequest { egress: true, egress_rules: vec![allowed()], ..request });
     let count = |word: &str| daemon.api.logs_so_far("c").lines().filter(|line| *line == word).count();
     wait::until("both streams continue", || (count("allowed") > 5 && count("refused") > 5).then_some(()));
-    // The number of rules changes from one to a thousand and back. The permitting rule is the first, in the middle, or
-    // the last.
+    // The number of rules changes from one to a thousand and back. The permitting rule is first, in the middle, or
+    // last.
     let others =
         |many: u32| (0..many).map(|n| rule(Protocol::Tcp, &format!("198.51.{}.{}", n / 250, n % 250 + 1), &[]));
     let sets: [Vec<EgressRule>; 4] = [
@@ -339,9 +339,9 @@ fn a_replacement_has_no_gap() {
         assert_eq!(updated.egress_generation, rounds as u64);
     }
     assert_eq!((count("CUT"), count("PASSED")), (0, 0));
-    // The control: the test reports a failure and a success if they occur.
+    // As a control, the test reports a failure and a success if they occur.
     set(&daemon, "c", true, &[rule(Protocol::Tcp, "192.0.2.4", &[])]).unwrap();
-    wait::until("the control", || (count("CUT") > 0 && count("PASSED") > 0).then_some(()));
+    wait::until("control failed", || (count("CUT") > 0 && count("PASSED") > 0).then_some(()));
 }
 
 fn program_of_bash(script: &str) -> RunRequest {
@@ -350,7 +350,7 @@ fn program_of_bash(script: &str) -> RunRequest {
 
 /// An established connection stays open under every new set of rules.
 #[test]
-fn an_established_connection_stays() {
+fn established_connection_stays() {
     let network = Network::new();
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");
@@ -463,7 +463,7 @@ fn invalid_egress_rules_are_refused() {
 
 /// agent-cli accepts the JSON of security groups, and shows and replaces rules.
 #[test]
-fn the_command_line_takes_security_groups() {
+fn command_line_takes_security_groups() {
     let network = Network::new();
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");

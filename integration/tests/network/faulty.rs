@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::sleeping;
 
-/// If the second plugin fails at ADD, the error names it, and all work is undone, including that of the first plugin.
+/// If the second plugin fails at ADD, the error names it, and all work is undone, including the first plugin's work.
 #[test]
 fn faulty_plugin_is_named_and_rolled_back() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -61,8 +61,8 @@ fn faulty_plugin_is_named_and_rolled_back() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
 }
 
-/// If the egress of a container cannot be closed, it is not started. Here a plugin has created a chain of that name
-/// without a hook.
+/// A container whose egress cannot be closed is not started. Here a plugin has created a chain of that name without a
+/// hook.
 #[test]
 fn container_fails_if_egress_stays_open() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

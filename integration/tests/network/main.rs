@@ -1,7 +1,7 @@
 //! CNI networks with the plugins of Debian's containernetworking-plugins: reachable peers, the files with a container's
 //! names, and cleanup after every kind of exit. Each test has its own simulated host, see [`integration::network`].
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a test that cannot continue fails
 
 mod bridge;
 mod checks;
@@ -84,7 +84,8 @@ fn containers_reach_peers_and_published_ports_work() {
     let by_address = || connect_from_container(&daemon, &rootfs, &address(&published), 8080, false);
     wait::until("a peer gets a response", || by_address().contains("from-web").then_some(()));
     for host in ["127.0.0.1", "192.0.2.1"] {
-        // A published port is reachable over loopback only if the plugin routes it. This plugin does so by default.
+        // A published port is reachable over loopback only if the plugin routes it, which is the default of this
+        // plugin.
         wait::until_ok(host, || match network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]) {
             reported if reported.contains("from-web") => Ok(()),
             reported => Err(reported),
@@ -108,13 +109,13 @@ fn egress_is_closed_by_default() {
     let daemon = network.daemon("allow_egress = true");
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
     let beyond = |egress| connect_from_container(&daemon, &rootfs, BEYOND, BEYOND_PORT, egress);
-    wait::until("the control", || beyond(true).contains(BEYOND_SAYS).then_some(()));
+    wait::until("control failed", || beyond(true).contains(BEYOND_SAYS).then_some(()));
     let closed = beyond(false);
     assert!(!closed.contains(BEYOND_SAYS), "{closed}");
     // The host is not a peer: a container without egress reaches neither the bridge's address nor another host address.
     for address in [GATEWAY, "192.0.2.1"] {
         let host = |egress| connect_from_container(&daemon, &rootfs, address, 7000, egress);
-        wait::until("the control", || host(true).contains("from-host").then_some(()));
+        wait::until("control failed", || host(true).contains("from-host").then_some(()));
         let closed = host(false);
         assert!(!closed.contains("from-host"), "{address}: {closed}");
     }

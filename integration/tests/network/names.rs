@@ -45,15 +45,15 @@ fn container_has_hostname_hosts_and_resolvers() {
     let of_host = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     assert!(hosts.contains(&of_host) && hosts.contains("127.0.1.1 hosts\n"), "{hosts}");
 
-    // A container with the root file system `host` has these files, too.
+    // A container with the root file system `host` also has these files.
     let own = script_output(&daemon, sh("cat /etc/hosts; hostname; cat /etc/resolv.conf").id("of-host"));
     assert_eq!(own, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 of-host\nof-host\n");
     assert_eq!(fs::read_to_string(&outside).unwrap(), "of the host");
     assert_eq!(rootfs.listing(), before, "the directory that is shared is as it was");
 }
 
-/// If the path of such a file is a directory, or a link to another file, the root keeps it, and the container has a
-/// warning.
+/// If the path of such a file is a directory, or a link to another file, the root file system keeps it, and the
+/// container has a warning.
 #[test]
 fn directory_at_hosts_path_is_kept() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Settings of a pod for CNI plugins (CRI rules G13 and C22).
+//! Settings of a pod for CNI plugins (CRI rules G13 and C22 of docs/guides/cri-rules.md).
 
 use executor_client::Error;
 use executor_proto::v1::{CniArgument, CniBandwidth, CniOptions, CreatePodRequest, Network as NetworkKind, Pod};
@@ -84,7 +84,7 @@ fn plugins_get_arguments_and_declared_capabilities() {
         assert_eq!(input(&network, "plain", command), (None, args.into()), "the control, {command}");
     }
     create(&daemon, &pod("without", None)).unwrap();
-    assert_eq!(input(&network, "declares", "ADD"), (None, "IgnoreUnknown=1".into()), "the control");
+    assert_eq!(input(&network, "declares", "ADD"), (None, "IgnoreUnknown=1".into()), "control failed");
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn port_of_host_process_is_refused() {
     assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
     daemon.wait_until_back_at(&before);
 
-    // The control: after the program has stopped, the container gets its port and responds there, and no host program
+    // As a control, the container gets its port and responds there after the program has stopped, and no host program
     // can bind that port.
     let ports = vec![port("", 18_080, tcp)];
     daemon.api.started(on_cni(RunRequest { ports, ..server("web", &rootfs) }));

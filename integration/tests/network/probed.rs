@@ -117,7 +117,7 @@ fn check_is_skipped_with_a_reason() {
     }
     assert_eq!(network.calls().len(), before, "no plugin is called");
     configure(&network, "test", &json!({"cniVersion": "1.0.0"}));
-    assert_eq!(check(&daemon, "test").json()["checks"][0]["outcome"], "connected", "the control");
+    assert_eq!(check(&daemon, "test").json()["checks"][0]["outcome"], "connected", "control failed");
     for (name, words) in [("bridge", "network `bridge` is built in"), ("nope", "no network `nope` is configured")] {
         let refused = check(&daemon, name);
         assert!(refused.status == 125 && refused.stderr.contains(words), "{refused:?}");
@@ -184,7 +184,7 @@ fn slow_list_delays_no_start() {
         let writer = fs::File::options().write(true).open(&slow).unwrap();
         drop(writer);
         let listed = listing.join().unwrap();
-        assert!(listed.stderr.contains("90-slow.conf: is not a regular file"), "{listed:?}");
+        assert!(listed.stderr.contains("90-slow.conf: the path is not a regular file"), "{listed:?}");
     });
     daemon.api.delete("meanwhile", true).unwrap();
 }

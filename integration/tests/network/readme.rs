@@ -61,10 +61,10 @@ fn busybox() -> Image {
 }
 
 #[test]
-fn the_readme_works_as_it_says() {
+fn readme_works_as_it_says() {
     let guides = [("readme", Guide::read("README.md")), ("steps", Guide::read("docs/guides/first-steps.md"))];
     let commands: usize = guides.iter().map(|(_, guide)| guide.commands()).sum();
-    assert!(commands > 20, "there is something to be tried");
+    assert!(commands > 20, "the guide has too few commands");
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
     let run = || {

@@ -9,7 +9,7 @@ use integration::wait;
 
 use super::server;
 
-/// Checks count as traffic of the container that they connect to. The control: a container without a network has no
+/// Checks count as traffic of the container that they connect to. As a control, a container without a network has no
 /// such counters.
 #[test]
 fn traffic_is_counted_until_container_exit() {

@@ -56,7 +56,7 @@ fn network_is_removed_after_exit_or_failure() {
 }
 
 #[test]
-fn the_shim_is_killed() {
+fn shim_is_killed() {
     let (network, rootfs) = network();
     let daemon = network.daemon("");
     daemon.api.started(published("lost", &rootfs));
@@ -79,8 +79,8 @@ fn network_is_removed_after_all_are_killed() {
     network.remove_config("10-test.conflist");
     daemon.kill();
     kill_and_wait(launcher);
-    // The launcher is not running. One container exits and its shim removes it from the network. The other loses its
-    // shim as well.
+    // The launcher is not running. One container exits and its shim removes it from the network. The other container
+    // loses its shim as well.
     kill_and_wait(both[1]);
     kill_and_wait(shim);
     kill_and_wait(both[0]);

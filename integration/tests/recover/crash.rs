@@ -12,7 +12,7 @@ const FETCHES: &str = "12";
 const RENEWALS: &str = "16";
 /// Number of kills of `agent-cli bundle`.
 const INSTALLATIONS: &str = "16";
-/// Number of kills during the lives of Kubernetes pods.
+/// Number of kills during the life cycles of Kubernetes pods.
 const PODS: &str = "15";
 /// Environment variable with the offset of a sample. Set it to repeat a failed sample.
 const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
@@ -34,14 +34,14 @@ fn kill_at_any_call_leaves_nothing() {
     assert!(output.status.success(), "repeat the failure with {OFFSET} as reported:\n{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for target in figures["targets"].as_array().unwrap() {
-        // The control: processes were killed, and the outcome of every container is counted.
+        // As a control, processes were killed, and the outcome of every container is counted.
         let of = |name: &str| target[name].as_u64().unwrap();
         assert!(of("kills") > 0 || of("calls") < 200, "{target}");
         assert_eq!(of("known") + of("unknown") + of("refused"), of("kills"), "{target}");
     }
 }
 
-/// The same while executord fetches secrets by reference, at the start and again later. Only executord is killed.
+/// Kills executord while it fetches secrets by reference, at the start and again later.
 #[test]
 fn kill_during_fetch_or_renewal_leaves_nothing() {
     let sample = ["--references", "--target", "executord", "--sample", FETCHES, "--json"];
@@ -55,7 +55,7 @@ fn kill_during_fetch_or_renewal_leaves_nothing() {
     assert_eq!(of("known") + of("refused"), of("kills"), "{figures}");
 }
 
-/// The same while a container's certificate is renewed.
+/// Kills processes while a container's certificate is renewed.
 #[test]
 fn kill_during_renewal_leaves_matching_pair() {
     let output = executor_crash().args(["--renewals", "--sample", RENEWALS, "--json"]).output().unwrap();
@@ -68,8 +68,8 @@ fn kill_during_renewal_leaves_matching_pair() {
     assert!(targets.iter().map(|it| of(it, "kills")).sum::<u64>() > 8, "{figures}");
 }
 
-/// CRI rule C43: executor-cri, executord or the launcher is killed during the life of a Kubernetes pod. Its container
-/// runs exactly once, and nothing is left.
+/// CRI rule C43 of docs/guides/cri-rules.md: executor-cri, executord or the launcher is killed during the life cycle of
+/// a Kubernetes pod. The pod's container runs exactly once, and nothing is left.
 #[test]
 fn pod_outlives_each_killed_process() {
     let mut command = executor_crash();
@@ -105,7 +105,7 @@ fn installation_is_repaired_after_any_kill() {
     assert!(kills.len() == 4 && kills.iter().all(|kills| *kills > 0), "{figures}");
 }
 
-/// The control: control binaries, which wipe nothing, leave secrets that the search finds.
+/// As a control, the control binaries, which wipe nothing, leave secrets that the search finds.
 #[test]
 fn control_without_wipe_leaves_secrets() {
     let mut command = executor_crash();

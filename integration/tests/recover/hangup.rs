@@ -62,7 +62,7 @@ fn hangup_ends_no_process() {
     assert_eq!(executed.wait().unwrap().code(), Some(7), "supervisor of the executed process");
     let used = daemon.api.info().warm_pool.unwrap().used;
     daemon.api.run_to_end(sh("true").rootfs(&rootfs.reference()));
-    assert_eq!(daemon.api.info().warm_pool.unwrap().used, used + 1, "the warm entry");
+    assert_eq!(daemon.api.info().warm_pool.unwrap().used, used + 1, "a warm container is used");
     assert_eq!(daemon.launcher(), Some(launcher));
     daemon.api.stop("on", Some(0)).unwrap();
     assert_eq!(exit(&daemon.api.wait("on").unwrap()), Err(9));

@@ -124,7 +124,7 @@ fn missing_program_is_reported_with_errno() {
 /// A `dir:` root file system is never written to: a container's changes go to an upper layer that is removed with the
 /// container.
 #[test]
-fn a_prepared_rootfs_is_never_written_to() {
+fn prepared_rootfs_is_never_written_to() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let before = rootfs.listing();
     let (draft, payload) = sh(
@@ -155,7 +155,7 @@ fn reaching_the_memory_limit_is_distinguished() {
 }
 
 #[test]
-fn the_limit_on_processes_holds() {
+fn limit_on_processes_holds() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let (draft, payload) = sh("for i in 1 2 3 4 5 6 7 8; do sleep 100 & done; echo all");
@@ -201,9 +201,9 @@ fn stop_sends_term_then_kill_signal_arrives() {
 }
 
 /// If a launch is forged (the plan of one container under the id of another), it is refused before anything is created,
-/// and the launcher serves other requests meanwhile. The control: the same launch without the forgery succeeds.
+/// and the launcher serves other requests at the same time. As a control, the same launch without the forgery succeeds.
 #[test]
-fn a_plan_of_another_container_is_refused() {
+fn plan_of_another_container_is_refused() {
     let launcher = Launcher::start(&[]);
     let before = footprint::inventory_of(&launcher.run_dir());
     let (draft, payload) = sh("sleep 1000");

@@ -51,8 +51,8 @@ fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
 }
 
 /// If a shim is killed, the launcher kills its container, overwrites the files through the second handle, and reports
-/// the exit status as unknown. A descriptor that was opened earlier reads zeros. The control: before the kill, it reads
-/// the secret.
+/// the exit status as unknown. A descriptor that was opened earlier reads zeros. As a control, it reads the secret
+/// before the kill.
 #[test]
 fn killed_shim_is_cleaned_up_by_launcher() {
     let launcher = Launcher::start(&[]);
@@ -116,7 +116,7 @@ fn container_exits_cleanly_without_launcher() {
 /// If a container has lost its launcher and its shim, the next launcher kills it, overwrites the files through the
 /// container's own mounts, and removes everything.
 #[test]
-fn a_container_that_lost_everything_is_swept() {
+fn container_that_lost_everything_is_swept() {
     let mut launcher = Launcher::start(&[]);
     let before = footprint::inventory_of(&launcher.run_dir());
     let _shim = start(&launcher, "swept");
@@ -126,7 +126,11 @@ fn a_container_that_lost_everything_is_swept() {
     launcher.kill();
     kill(record.shim.pid);
     wait_until_gone(record.shim.pid);
-    assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"), "the container runs without any of us");
+    assert_eq!(
+        host::status(init, "Name").as_deref(),
+        Some("sleep"),
+        "the container runs without the executor's processes"
+    );
     launcher.start_again();
     let exit = launcher.exit("swept");
     assert_eq!(exit.failure.unwrap().kind, FailureKind::SupervisorLost);
@@ -274,8 +278,8 @@ fn starting_launcher_is_not_killed_as_orphan() {
     );
 }
 
-/// If a shim is frozen, the launcher kills it, cleans up its container and reports this. A later launcher does the
-/// same. The control: an idle shim is not killed.
+/// If a shim is frozen, the launcher kills it, cleans up its container and reports the kill. A later launcher does the
+/// same. As a control, an idle shim is not killed.
 #[test]
 fn frozen_shim_is_killed() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! A container's exit is reported as soon as no secret is left, no process runs and the result is written. Host
-//! resources are released after the report: until then they are counted, and Delete waits for the release. Nothing is
-//! left, whichever process is killed during the removal.
+//! resources are released after the report. Resources that are not yet released are counted, and Delete waits for their
+//! release. Nothing is left, whichever process is killed during the removal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -52,7 +52,7 @@ fn is_there(daemon: &Daemon, id: &str) -> bool {
 
 /// The writable layer is removed after the exit record of the container is written.
 #[test]
-fn the_end_is_reported_before_the_removal() {
+fn end_is_reported_before_the_removal() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let (ended, _) = run_full(&daemon, "one", &rootfs);
     assert_ended(&daemon, &ended);
@@ -85,12 +85,12 @@ fn capacity_is_counted_until_it_is_free() {
         assert_eq!(exit(&daemon.api.run_to_end(sh("exit 4").id(&second))), Ok(4));
         assert!(!is_there(&daemon, &first), "the capacity of the container is free after its removal");
     }
-    assert!(met > 0, "the control: some removal took longer than an answer");
+    assert!(met > 0, "control failed: no removal took longer than a response");
 }
 
 /// If Delete is called right after the exit, nothing is left when it returns.
 #[test]
-fn a_deletion_waits_for_the_removal() {
+fn deletion_waits_for_the_removal() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     for round in 0..3 {
@@ -181,7 +181,7 @@ fn container_without_records_is_listed_lost() {
 /// Records are not synced to disk. If a record is damaged, the ledger has the result. Without both, no result is
 /// invented.
 #[test]
-fn a_damaged_record_is_no_result() {
+fn damaged_record_is_no_result() {
     let mut daemon = Daemon::start();
     for (round, ledger) in [true, false].into_iter().enumerate() {
         let id = format!("torn{round}");

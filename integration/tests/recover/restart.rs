@@ -47,7 +47,7 @@ fn containers_outlive_the_daemon() {
     assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "Get returns the same as before");
     assert_eq!(daemon.api.get("counter").unwrap(), counter);
     assert_eq!(exit(&daemon.api.wait("done").unwrap()), Ok(3));
-    assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "the exit code arrives in spite of the restart");
+    assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "the exit code is returned despite the restart");
 
     // The log continues, and is complete from the first line to the last.
     let seen = counts(&daemon.api.logs_so_far("counter"));
@@ -204,7 +204,7 @@ fn first_after(daemon: &Daemon, cursor: u64, id: &str) -> (bool, u64) {
 }
 
 /// After a kill, a gap is reported only if events were lost. Three kills: without unsynced events; without events sent
-/// since the last start; and, as the control, with a lost event, for which the ledger is restored to an earlier state.
+/// since the last start; and, as a control, with a lost event, for which the ledger is restored to an earlier state.
 #[test]
 fn kill_is_gap_only_if_events_lost() {
     let mut daemon = Daemon::start();
@@ -259,7 +259,7 @@ fn killed_shim_is_reported_as_supervisor_lost() {
     let kept = std::fs::File::open(format!("/proc/{}/root/etc/cf-service-bindings/a", pid(&running))).unwrap();
     let mut bytes = [1; 18];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
-    assert_eq!(&bytes, b"canary-of-the-lost", "the control");
+    assert_eq!(&bytes, b"canary-of-the-lost", "control failed");
     kill(daemon.record("lost").shim.pid, 9);
     let lost = daemon.api.wait("lost").unwrap();
     let result = ending(&lost);

@@ -87,7 +87,7 @@ fn credentials_open_the_registry_and_stay_nowhere() {
     stdout(&with(&["image", "pull", "--registry-auth-file", &file, &name], ""));
     let shown = with(&["image", "pull", "--registry-user", USER, "--registry-password", PASSWORD, &name], "");
     assert!(shown.status != 0 && !shown.stderr.contains(PASSWORD), "{shown:?}");
-    // The control: the same search finds the password in a file.
+    // As a control, the same search finds the password in a file.
     let home = daemon.setup().home().to_owned();
     assert_eq!(files_containing(&home, PASSWORD), Vec::<String>::new());
     std::fs::write(home.join("control"), format!("x{PASSWORD}y")).unwrap();
@@ -142,8 +142,8 @@ fn files_containing(dir: &Path, text: &str) -> Vec<String> {
 }
 
 /// The password of a pull, and the token that the registry returned for it, are gone from executord's memory within one
-/// second after the pull, whether it succeeds, fails or is cancelled. The control: during the transfer of a layer, the
-/// same search finds both.
+/// second after the pull, whether it succeeds, fails or is cancelled. As a control, the same search finds both during
+/// the transfer of a layer.
 #[test]
 fn credentials_leave_executord_with_their_pull() {
     let (image, open, closed) = (Image::build(), Registry::start(false), Registry::start(true));
@@ -172,7 +172,7 @@ fn credentials_leave_executord_with_their_pull() {
         // This pull is cancelled while it runs.
         let mut pull = with(&["image", "pull"], PASSWORD);
         held.until_held();
-        assert_eq!(secrets_in_memory(), asks, "the control");
+        assert_eq!(secrets_in_memory(), asks, "control failed");
         pull.kill().unwrap();
         pull.wait().unwrap();
         forgotten("cancelled");
@@ -326,7 +326,7 @@ fn devices_in_dev_are_skipped_and_reported() {
 /// If a registry refuses a pull, the error names the registry and the user, and differs from a refusal by executord
 /// itself.
 #[test]
-fn a_registry_that_refuses_is_named() {
+fn registry_that_refuses_is_named() {
     let (registry, daemon) = (Registry::start(true), Daemon::start());
     Image::build().push(&registry, "team/app:1");
     let name = registry.name("team/app:1");
@@ -345,8 +345,8 @@ fn a_registry_that_refuses_is_named() {
     assert!(wrong.status == 125 && wrong.stderr.contains(&whom), "{wrong:?}");
 }
 
-/// If the policy allows no image, no image runs, and the error names the key that would allow it. The control: with a
-/// pattern, images that match it run, and other images do not.
+/// If the policy allows no image, no image runs, and the error names the key that would allow it. As a control, images
+/// that match a pattern of the policy run, and other images do not.
 #[test]
 fn disallowed_image_does_not_run() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -385,7 +385,11 @@ fn disallowed_image_does_not_run() {
     let status = closed.api.run(request("fine")).unwrap_err();
     assert_eq!((status.code(), fields(&status)), (Code::PermissionDenied, 1), "{status:?}");
     let status = closed.api.run(request("not fine")).unwrap_err();
-    assert_eq!((status.code(), fields(&status)), (Code::InvalidArgument, 2), "all at once: {status:?}");
+    assert_eq!(
+        (status.code(), fields(&status)),
+        (Code::InvalidArgument, 2),
+        "all violations are reported together: {status:?}"
+    );
     let info = run(&closed.socket(), &["info"]);
     assert!(stdout(&info).contains("no repository; no imports; no archives"), "{info:?}");
     assert_eq!(stdout(&run(&closed.socket(), &["image", "ls", "-q"])), "");
@@ -407,7 +411,7 @@ fn disallowed_image_does_not_run() {
 /// the signature in cosign's format, at cosign's location. Before that, and with another key, the image is refused by
 /// name.
 #[test]
-fn an_image_runs_when_it_is_signed() {
+fn image_runs_when_it_is_signed() {
     let (image, registry) = (Image::build(), Registry::start(false));
     let digest = image.push(&registry, "team/app:1");
     let keys = tempfile::tempdir().unwrap();
@@ -447,8 +451,8 @@ fn an_image_runs_when_it_is_signed() {
 }
 
 /// Volumes of an image initially have the image's content and owners. They are writable even if the rest of the root is
-/// read-only, and their content is removed with the container. The control: without `--read-only` the whole root is
-/// writable.
+/// read-only, and their content is removed with the container. As a control, the whole root is writable without
+/// `--read-only`.
 #[test]
 fn volumes_are_writable_on_read_only_root() {
     let (image, daemon) = (Image::build(), Daemon::start());
@@ -466,12 +470,12 @@ fn volumes_are_writable_on_read_only_root() {
     for _ in 0..2 {
         assert_eq!(reported(&["--read-only"]), format!("{begin}could not /tmp/new\ncould not /new\n"));
     }
-    assert_eq!(reported(&[]), format!("{begin}wrote /tmp/new\nwrote /new\n"), "the control");
+    assert_eq!(reported(&[]), format!("{begin}wrote /tmp/new\nwrote /new\n"), "control failed");
 }
 
-/// If the disk becomes full during a pull, the error says so, and no partial layer is left.
+/// If the disk becomes full during a pull, the error names the full disk, and no partial layer is left.
 #[test]
-fn a_full_disk_leaves_the_store_whole() {
+fn full_disk_leaves_the_store_whole() {
     let (image, registry) = (Image::build(), Registry::start(false));
     image.push(&registry, "team/app:1");
     let name = registry.name("team/app:1");
@@ -507,7 +511,7 @@ fn killed_pull_resumes_with_missing_layers() {
     daemon.start_again();
     assert_eq!(stdout(&run(&daemon.socket(), &["image", "ls", "-q"])), "");
     assert_eq!(layers(&daemon.setup().state_dir()), 0);
-    assert!(!between.saw("range: bytes="), "the control");
+    assert!(!between.saw("range: bytes="), "control failed");
     stdout(&run(&daemon.socket(), &["image", "pull", &name]));
     assert!(between.saw("range: bytes="));
     assert_eq!(stdout(&run(&daemon.socket(), &["run", &name])), "hello from /srv as 1234\n");

@@ -1,4 +1,4 @@
-//! Size of the image store, and removal of all names in one call (CRI rules G14 and C40).
+//! Size of the image store, and removal of all names in one call (CRI rules G14 and C40 of docs/guides/cri-rules.md).
 
 use std::collections::HashSet;
 use std::fs;

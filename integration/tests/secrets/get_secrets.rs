@@ -44,7 +44,7 @@ const FOREVER: &str = "exec sleep 100000";
 /// A container calls GetSecrets with its own token, over the socket that is visible in it, and agent-cli prints the
 /// secrets. The runtime directory is read-only in the container and contains nothing else.
 #[test]
-fn a_container_reads_its_own_secrets() {
+fn container_reads_its_own_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     // The host copies agent-cli into the container, because no image has it.
@@ -77,7 +77,7 @@ fn a_container_reads_its_own_secrets() {
         assert!(stderr.contains("GetSecrets only") && exit(&container) == Ok(125), "info is not served: {stderr}");
         daemon.api.delete(id, false).unwrap();
     }
-    // A root file system without a /run directory, and one that cannot be used.
+    // The first root file system has no /run directory. In the second, /run is a link and cannot be used.
     let request = secret("dir", FOREVER).rootfs(&rootfs.reference());
     let init = pid(&daemon.api.started(request));
     let inside = PathBuf::from(format!("/proc/{init}/root/run/executor/runtime.sock"));
@@ -154,7 +154,7 @@ fn other_callers_are_refused_secrets() {
     let again = token(pid(&daemon.api.started(secret("two", FOREVER))));
     assert_eq!(with_token(&runtime, &two).unwrap_err(), reported);
     assert_eq!(values(&with_token(&runtime, &again).unwrap()), expected("two"));
-    // If the shim of a container is killed, its token is invalid from then on.
+    // If the shim of a container is killed, its token becomes invalid.
     kill(daemon.record("two").shim.pid, 9);
     daemon.api.wait("two").unwrap();
     assert_eq!(with_token(&runtime, &again).unwrap_err(), reported);
@@ -163,7 +163,7 @@ fn other_callers_are_refused_secrets() {
 /// A token stays valid when executord or the launcher is restarted. The container keeps the runtime directory that it
 /// has had since its start.
 #[test]
-fn a_token_outlives_daemon_and_launcher() {
+fn token_outlives_daemon_and_launcher() {
     let mut daemon = Daemon::start();
     let init = pid(&daemon.api.started(secret("one", FOREVER)));
     let (token, inside) = (token(init), PathBuf::from(format!("/proc/{init}/root/run/executor/runtime.sock")));
@@ -210,9 +210,9 @@ fn rotated_files_are_answered() {
     assert!(answer.files.iter().all(|file| file.public == (file.path == SINGLE)));
 }
 
-/// The runtime socket serves only GetSecrets, also for root. Every user may connect to it.
+/// The runtime socket serves only GetSecrets, even for root. Every user may connect to it.
 #[test]
-fn the_runtime_socket_serves_nothing_else() {
+fn runtime_socket_serves_nothing_else() {
     let daemon = Daemon::start();
     let runtime = socket(&daemon);
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
@@ -328,7 +328,7 @@ impl Stubborn {
 
 /// One second after a response was read, the daemon's memory contains neither the token nor a value, although the
 /// client keeps its connection and acknowledges nothing. A client that does not read its response is disconnected after
-/// a while. The control: an unread response is found in memory.
+/// a while. As a control, an unread response is found in memory.
 #[test]
 fn daemon_wipes_secrets_response() {
     const METHOD: &str = "/executor.v1.Executor/GetSecrets";
@@ -365,7 +365,7 @@ fn daemon_wipes_secrets_response() {
         let mut client = Stubborn::call(&socket, METHOD, &tokens[0]);
         client.read_until(&argument.as_bytes()[4000..]); // the last value of the response
         let mut wrong = Stubborn::call(&socket, METHOD, &format!("{}x", tokens[0]));
-        // The claim is a time: docs/security-claims.md says that nothing is left after one second.
+        // docs/security-claims.md claims that nothing is left after one second.
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(found(), [""; 0], "{}", socket.display());
         assert!(!client.is_closed() && !wrong.is_closed());
@@ -389,14 +389,14 @@ fn paused_client_receives_complete_response() {
     let token = token(pid(&daemon.api.started(request)));
     for socket in [daemon.socket(), socket(&daemon)] {
         let mut client = Stubborn::call(&socket, "/executor.v1.Executor/GetSecrets", &token);
-        // The pause is what is tested: it is longer than a response normally takes.
+        // The test needs this pause, which is longer than a response normally takes.
         std::thread::sleep(Duration::from_millis(1500));
         client.ping();
         client.read_until(&content.as_bytes()[29_990..]);
     }
 }
 
-/// After the container's exit, the memory of the shim, executord and the launcher contains nothing of a GetSecrets
+/// After the container's exit, the memory of the shim, executord and the launcher contains no data of a GetSecrets
 /// call.
 #[test]
 fn nothing_is_left_of_what_was_answered() {

@@ -1,5 +1,5 @@
 //! Masking: secrets that a container prints do not reach a log. The tests check real containers, the log file on disk
-//! and the output that clients receive. The controls run the same program with redaction `none`.
+//! and the output that clients receive. As controls, the same programs run with redaction `none`.
 
 use executor_proto::v1::{EnvironmentVariable, File, Redaction, RunRequest, SecretArgument};
 use integration::daemon::Daemon;
@@ -45,7 +45,7 @@ fn logs(daemon: &Daemon, id: &str) -> (String, String) {
 }
 
 #[test]
-fn a_printed_secret_reaches_no_log() {
+fn printed_secret_reaches_no_log() {
     let daemon = Daemon::start();
     let ended = daemon.api.run_to_end(printing("masked", Redaction::Auto));
     assert_eq!(ended.spec.unwrap().redaction(), Redaction::Auto);
@@ -70,8 +70,8 @@ fn a_printed_secret_reaches_no_log() {
     }
 }
 
-/// A program may pause within a value, after its first 32 bytes, for longer than other output is held back. The control:
-/// after a pause within the first bytes, the value is not found.
+/// A program may pause within a value, after its first 32 bytes, for longer than other output is held back. As a
+/// control, the value is not masked after a pause within its first bytes.
 #[test]
 fn pause_within_a_value_does_not_show_it() {
     const VALUE: &str = "paused-canary-0123456789abcdef0123456789abcdef";

@@ -1,9 +1,9 @@
-//! One second after a container's exit, no part of its secrets is left, for every kind of exit. Searched are executord,
-//! its launcher, shims, descriptors that other processes keep open, the disk, and logs. The secrets are files, secret
-//! variables, secret arguments, files before and after a rotation, and the runtime token. Their sizes are 64 bytes, 4
-//! KiB, 64 KiB, and nearly the maximum of the kind.
+//! One second after a container's exit, no part of its secrets is left, for every kind of exit. The search covers
+//! executord, its launcher, shims, descriptors that other processes keep open, the disk, and logs. The secrets are
+//! files, secret variables, secret arguments, files before and after a rotation, and the runtime token. Their sizes are
+//! 64 bytes, 4 KiB, 64 KiB, and nearly the maximum of the kind.
 //!
-//! The control is the same search with binaries that wipe nothing: it finds every kind.
+//! As a control, the same search finds every kind with binaries that wipe nothing.
 
 mod clients;
 mod memory;
@@ -136,8 +136,8 @@ fn after_success() {
     });
 }
 
-/// If a reader never reads, an exited container is not completed, but none of its secrets is left. The control: when
-/// the reader disconnects, the container is completed.
+/// If a reader never reads, an exited container is not completed, but none of its secrets is left. As a control, the
+/// container is completed when the reader disconnects.
 #[test]
 fn nothing_left_for_unread_output() {
     let daemon = Daemon::start();
@@ -186,7 +186,7 @@ fn after_a_program_that_cannot_be_executed() {
     // A request is refused after its secrets were received.
     let refused = ContainerSecrets::new("refused");
     daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
-    // The claim is a time: docs/security-claims.md says that nothing is left after one second.
+    // docs/security-claims.md claims that nothing is left after one second.
     std::thread::sleep(std::time::Duration::from_secs(1));
     is_clean(&refused.search(&daemon, &[]), "refused");
 }
@@ -262,8 +262,8 @@ fn after_all_were_killed() {
     });
 }
 
-/// The control: with an allocator that overwrites nothing and a wipe that does nothing, the search finds every kind of
-/// secret behind the kept descriptors and in the daemon's memory.
+/// As a control, the search finds every kind of secret behind the kept descriptors and in the daemon's memory, with an
+/// allocator that overwrites nothing and a wipe that does nothing.
 #[test]
 fn without_the_wipe_residue_is_found() {
     let daemon = Setup::default().control().start();

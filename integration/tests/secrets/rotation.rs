@@ -38,7 +38,7 @@ fn names(container: &Container, path: &str) -> Vec<String> {
     names
 }
 
-/// Waits until the current generation is the only one, and returns its name.
+/// Waits until the current generation is the only generation, and returns its name.
 fn wait_for_single_generation(container: &Container) -> String {
     integration::wait::until("old generations are gone", || {
         let current = fs::read_link(inside(container, &format!("{GENERATIONS}/..data"))).unwrap();

@@ -213,7 +213,7 @@ fn cancelled_starting_step_receives_stop_signal() {
     let last = "action.codependent.actions[2]";
     for (stop_signal, expected) in [(0, 15), (2, 2), (28, 9)] {
         // Processes are created one after the other. The first process exits while the second process receives its
-        // files. This is nearly always reported before the third process is created.
+        // files. The exit is nearly always reported before the third process is created.
         let life = (0..50).find(|life| {
             let slow = RunAction { volume_mounted_files: (0..64).map(file).collect(), ..run("exec sleep 100") };
             let tree = tree(
@@ -234,7 +234,7 @@ fn cancelled_starting_step_receives_stop_signal() {
 }
 
 #[test]
-fn a_sidecar_ends_with_the_main_action() {
+fn sidecar_ends_with_the_main_action() {
     let daemon = Daemon::start();
     let mut request = tree("side", sh("while [ ! -e /tmp/up ]; do sleep 0.02; done; echo main"));
     request.tmpfs = vec![executor_proto::v1::Tmpfs { path: "/tmp".into(), ..Default::default() }];
@@ -281,7 +281,7 @@ fn step_files_exist_only_during_step() {
         file.read_exact_at(&mut bytes, 0).unwrap();
         bytes
     };
-    assert_eq!(bytes(&kept), SECRET, "the control");
+    assert_eq!(bytes(&kept), SECRET, "control failed");
     // The container's first process sees its own file and not the file of the step.
     let shown = std::fs::read_dir(format!("/proc/{init}/root/etc/cf-service-bindings")).unwrap();
     let names: Vec<_> = shown.map(|entry| entry.unwrap().file_name()).collect();
@@ -307,7 +307,7 @@ fn step_files_exist_only_during_step() {
 }
 
 #[test]
-fn a_tree_outlives_executord_and_launcher() {
+fn tree_outlives_executord_and_launcher() {
     let mut daemon = Daemon::start();
     let gate = |name: &str| sh(&format!("trap 'exit 0' USR1; echo {name}; while :; do sleep 0.02; done"));
     let request = tree("outlives", serial(vec![gate("one"), gate("two"), sh("exit 6")]));

@@ -321,13 +321,13 @@ fn start_timeout_begins_after_setup() {
     }
     until(&daemon, "good", "it is ready", |good| good.ready);
     let ended = daemon.api.wait("never").unwrap();
-    assert!(failed_as_unhealthy(&ended).starts_with("Instance never healthy after 1.5s: "), "the control");
+    assert!(failed_as_unhealthy(&ended).starts_with("Instance never healthy after 1.5s: "), "control failed");
     assert!(daemon.api.get("good").unwrap().ready);
 }
 
 /// A check reaches only ports of its own container: no host port and no port of another container.
 #[test]
-fn a_check_stays_in_its_container() {
+fn check_stays_in_its_container() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\n").start();
     let rootfs = Rootfs::busybox();
     let on_host = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -338,7 +338,7 @@ fn a_check_stays_in_its_container() {
     let container = daemon.api.started(with(checks(), sleeper("alone")));
     let failed = until(&daemon, "alone", "failures", |container| has_failed(container, 2));
     assert!(failed.check_statuses[0].last_failure.ends_with("connection refused"), "{failed:?}");
-    // The control: a container with the host's network is checked at the host port.
+    // As a control, a container with the host's network is checked at the host port.
     let host = RunRequest { network: Network::Host.into(), ..sleeper("host") };
     daemon.api.started(with(checks(), host));
     until(&daemon, "host", "the host's port", |container| container.ready);
@@ -373,7 +373,7 @@ fn hostile_servers_cost_executord_little() {
         let text = host::status(daemon.pid(), "VmRSS").unwrap();
         text.trim_end_matches(" kB").trim().parse::<u64>().unwrap()
     };
-    // The control: if a valid header is followed by an endless body, the check passes, and the body is not read.
+    // As a control, a check passes if a valid header is followed by an endless body, which is not read.
     let body = ("endless-body", "printf 'HTTP/1.1 200 OK\\r\\n\\r\\n'; exec yes", "passes");
     let all: Vec<_> = HOSTILE.into_iter().chain([body]).collect();
     let (descriptors, before) = (host::descriptors(daemon.pid()), memory());
@@ -403,7 +403,7 @@ fn hostile_servers_cost_executord_little() {
 
 /// If checks are stopping a container and executord and the shim are killed, the reason for the stop is preserved.
 #[test]
-fn an_end_by_checks_survives_kills() {
+fn end_by_checks_survives_kills() {
     let mut daemon = Daemon::start();
     let checks = Checks { liveness: vec![tcp(8080)], start_timeout: millis(1100), ..Checks::default() };
     let stubborn = sh("trap '' TERM; while :; do sleep 0.1; done").id("stubborn").grace_ms(60_000);
@@ -413,7 +413,7 @@ fn an_end_by_checks_survives_kills() {
     kill(host::parent(pid(&container)).unwrap(), 9);
     daemon.start_again();
     let ended = daemon.api.wait("stubborn").unwrap();
-    // The exit status is unknown, and the failure says so.
+    // The exit status is unknown, and the failure states that the supervisor was lost.
     assert_eq!(ending(&ended).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
     assert!(executor_words(&daemon, "stubborn").contains("Instance never healthy after 1.1s"));
 }
@@ -428,7 +428,7 @@ fn processor_time(pid: i32) -> f64 {
 
 /// 250 containers with one check every 30 s make 8.3 checks a second. 2 % of a CPU allow 2.4 ms for each check.
 #[test]
-fn a_check_costs_executord_little() {
+fn check_costs_executord_little() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let ids: Vec<String> = (0..10).map(|index| format!("c{index}")).collect();
     for id in &ids {

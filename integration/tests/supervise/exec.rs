@@ -154,7 +154,7 @@ fn exec_is_limited_to_64_processes() {
 
 /// Executed processes count against the container's process limit.
 #[test]
-fn the_containers_limits_hold() {
+fn containers_limits_hold() {
     let daemon = Daemon::start();
     let mut request = sleeper("c");
     request.limits.get_or_insert_default().pids = 2;

@@ -135,7 +135,7 @@ impl History {
                 assert_eq!(container.files_generation, known.generation + 1, "{id}");
                 self.containers.get_mut(&id).unwrap().generation += 1;
             }
-            // This is allowed only if the container has exited or is about to exit.
+            // An update may fail only if the container has exited or is about to exit.
             Err(status) => {
                 assert!(matches!(status.code(), Code::FailedPrecondition | Code::Unavailable), "{id}: {status}");
                 assert!(known.quick || known.asked || known.shim_killed, "{id} runs: {status}");
@@ -209,7 +209,7 @@ impl History {
         };
         assert_eq!(container.state(), State::Completed, "{container:#?}");
         match result.failure.as_ref().map(|failure| failure.kind()) {
-            // This is the failure of an exit status other than 0.
+            // `Action` is the failure of an exit status other than 0.
             None | Some(failure::Kind::Action) => {
                 let by_itself = known.quick && exit(container) == Ok(QUICK);
                 // A container that exits on its own may be requested to exit before that.

@@ -1,11 +1,11 @@
-//! Runs many short-lived containers (lives), consecutively and eight at a time. Afterwards no resource use of the
-//! daemon may have grown. All containers use an image and a secret file; every hundredth has a rotation of the file;
-//! every second is on a built-in network, half of these with a published port.
+//! Runs many short-lived containers, consecutively and eight at a time. Afterwards no resource use of the daemon may
+//! have grown. All containers use an image and a secret file. Every hundredth container has a rotation of the file.
+//! Every second container is on a built-in network, half of these with a published port.
 //!
-//! EXECUTOR_LIVES sets the number of lives; EXECUTOR_LIVES_JSON names an output file for the figures. After each tenth
-//! of the lives, the daemon's figures are measured at rest. The limit for kept results is reached in the first tenth,
-//! and the limit for kept events in the second tenth: later growth is a leak. The duration of the lives is reported and
-//! not evaluated.
+//! EXECUTOR_LIVES sets the number of containers; EXECUTOR_LIVES_JSON names an output file for the figures. After each
+//! tenth of the containers, the daemon's figures are measured at rest. The limit for kept results is reached in the
+//! first tenth, and the limit for kept events in the second tenth: later growth is a leak. The durations of the runs
+//! are reported and not evaluated.
 
 mod evaluate;
 mod look;
@@ -29,13 +29,13 @@ use integration::wait;
 use crate::lives::evaluate::{Figures, TENTHS, grown};
 use crate::lives::report::Report;
 
-/// Number of lives in the ordinary tests.
+/// Number of containers in the ordinary tests.
 const FEW: usize = 300;
 /// Number of results that the daemon keeps.
 const KEPT: usize = 20;
 /// Number of events that the daemon keeps.
 const EVENTS: usize = 100;
-/// One life out of this number has a rotation.
+/// One container out of this number has a rotation.
 const ROTATED: usize = 100;
 const SECRET: &str = "db/password";
 const ID: &str = "life-";
@@ -62,12 +62,12 @@ fn short_lives_leave_nothing_that_grows() {
     let (mut figures, mut took) = (Vec::new(), Vec::new());
     for number in 0..TENTHS {
         let lives = number * tenth..(number + 1) * tenth;
-        // In the last fifth of each tenth, several lives run concurrently.
+        // In the last fifth of each tenth, several containers run concurrently.
         let crowd = lives.end - tenth / 5;
         took.extend((lives.start..crowd).map(|number| node.live(number)));
         node.live_at_once(crowd..lives.end);
         figures.push(node.at_rest());
-        eprintln!("{} of {} lives", lives.end, tenth * TENTHS);
+        eprintln!("{} of {} containers", lives.end, tenth * TENTHS);
     }
     let report =
         Report { lives: tenth * TENTHS, at_once: tenth / 5 * TENTHS, kept: KEPT, figures: &figures, took: &took };
@@ -80,7 +80,7 @@ fn short_lives_leave_nothing_that_grows() {
     node.figures_see_what_is_there(&figures);
 }
 
-/// The daemon, its host, and the image of all lives.
+/// The daemon, its host, and the image of all containers.
 struct Node {
     daemon: Daemon,
     network: Network,
@@ -92,8 +92,8 @@ impl Node {
         asked(request, number, &self.reference)
     }
 
-    /// Runs one container to its exit and returns the duration. Returns `None` for a life with a rotation, because its
-    /// duration is not reported.
+    /// Runs one container to its exit and returns the duration. Returns `None` for a container with a rotation, because
+    /// its duration is not reported.
     fn live(&self, number: usize) -> Option<Duration> {
         if number % ROTATED == ROTATED - 1 {
             self.live_with_rotation(number);
@@ -119,7 +119,7 @@ impl Node {
     }
 
     fn live_at_once(&self, numbers: Range<usize>) {
-        // Start only as many lives at a time as all lanes complete within the timeout of a call.
+        // Start only as many containers at a time as all lanes complete within the timeout of a call.
         for start in numbers.clone().step_by(10 * LANES) {
             let reference: std::sync::Arc<str> = self.reference.as_str().into();
             let some: Vec<_> = (start..numbers.end.min(start + 10 * LANES)).map(id).collect();
@@ -153,7 +153,7 @@ impl Node {
         look::figures(&self.daemon, &self.network)
     }
 
-    /// The control: if containers and mounts exist, every figure except memory is higher.
+    /// As a control, every figure except memory is higher while containers and mounts exist.
     fn figures_see_what_is_there(&self, figures: &[Figures]) {
         let ids: Vec<_> = (0..CONTROLS).map(id).collect();
         for number in 0..CONTROLS {
@@ -182,7 +182,7 @@ impl Node {
     }
 }
 
-/// Builds the request of a life.
+/// Builds the request of a short-lived container.
 fn asked(request: RunRequest, number: usize, image: &str) -> RunRequest {
     let request = request.id(&id(number)).rootfs(image).user("app").file(SECRET, b"old");
     if number.is_multiple_of(2) {

@@ -1,6 +1,6 @@
 //! Tests running containers: trees of actions, checks, restarts, executed processes, logs, outputs and metrics.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+#![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 
 mod actions;
 mod checks;

@@ -54,7 +54,7 @@ fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<String> {
 
 /// A plain file in the output directory is captured.
 #[test]
-fn a_plain_text_file_is_captured() {
+fn plain_text_file_is_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "echo result >/srv/result.txt; mkdir -p /srv/a/b; echo deep >/srv/a/b/c; echo no >/tmp/elsewhere";
     let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), sh(script).rootfs(&rootfs.reference())));
@@ -88,7 +88,7 @@ fn secret_in_output_directory_is_not_captured() {
 /// A link to a secret file is not captured, and neither is a link to a plain file or a declared path that leads through
 /// a link.
 #[test]
-fn a_symlink_to_a_secret_is_skipped() {
+fn symlink_to_a_secret_is_skipped() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "cd /srv; for link in link:/etc/app/key up:../etc/app/key dir:/etc/app plain:/srv/real host:/etc/passwd; do \
         busybox ln -s ${link#*:} ${link%%:*}; done; echo real >real; cat link up dir/key; cat plain";

@@ -46,8 +46,8 @@ fn in_the_middle(daemon: &Daemon, id: &str) {
     assert!(!outputs_dir(daemon, id).join(LIST).exists(), "the list is written last");
 }
 
-/// If a file does not fit on the disk, this is reported. Smaller files are captured, and the daemon has enough space to
-/// continue.
+/// A file that does not fit on the disk is reported as skipped. Smaller files are captured, and the daemon has enough
+/// space to continue.
 #[test]
 fn full_disk_skips_only_oversized_outputs() {
     let daemon = Setup::default().disk(40 << 20).start();
@@ -137,7 +137,7 @@ fn killed_daemon_loses_no_outputs() {
 
 /// A stop limits a capture to the grace period. A forced deletion does not wait for the capture, and kills its helper.
 #[test]
-fn a_stop_cuts_a_capture_short() {
+fn stop_cuts_a_capture_short() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     in_the_middle(&daemon, "stopped");

@@ -114,7 +114,7 @@ fn failed_run_restarts_with_secrets() {
     daemon.wait_until_back_at(&before);
 }
 
-/// After the last restart that a policy permits, the exit is reported as without a policy.
+/// After the last restart that a policy permits, the exit is reported as if there were no policy.
 #[test]
 fn retries_are_limited_and_missing_program_fails() {
     let daemon = Daemon::start();
@@ -251,7 +251,7 @@ fn liveness_check_restarts_and_resets() {
 }
 
 #[test]
-fn a_monitor_decides_as_diegos_does() {
+fn monitor_decides_as_diegos_does() {
     let daemon = Daemon::start();
     let parallel = ParallelAction { actions: vec![run("test -e /tmp/a"), run("test -e /tmp/b")], ..Default::default() };
     let parallel = Action { parallel: Some(parallel), ..Action::default() };
@@ -319,7 +319,7 @@ fn diegos_lines_are_in_the_log() {
         (lines("healthy") == [begun, "APP Container became healthy"]).then_some(())
     });
     daemon.api.delete("healthy", true).unwrap();
-    // The control: a single run has only its own output.
+    // As a control, a single run has only its own output.
     let plain = daemon.api.run_to_end(RunRequest { log_source: "APP".into(), ..sh("echo plain") });
     assert_eq!(lines(&plain.id), ["APP plain"]);
 }
@@ -328,7 +328,7 @@ fn diegos_lines_are_in_the_log() {
 const HOG: &str = "a=0123456789abcdef; i=0; while [ $i -lt 22 ]; do a=$a$a; i=$((i+1)); done; echo had enough";
 
 #[test]
-fn a_sidecar_has_limits_of_its_own() {
+fn sidecar_has_limits_of_its_own() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let with = |id: &str, script: &str, sidecar: Sidecar| {
@@ -412,7 +412,7 @@ fn invalid_requests_are_refused_with_every_field() {
 }
 
 #[test]
-fn the_command_line_restarts_and_shows() {
+fn command_line_restarts_and_shows() {
     let daemon = Daemon::start();
     let script = "echo x >>/tmp/runs; wc -l </tmp/runs; exit 3";
     let flags = ["run", "--keep", "--id", "cli", "--restart", "on-failure:2", "--restart-delay", "100ms"];

@@ -125,7 +125,7 @@ fn start_avoids_proc_writes_and_name_services() {
     );
     assert_eq!(name_services(&lines), [""; 0]);
 
-    // The control: if such calls occur, the same search finds both kinds.
+    // As a control, the same search finds both kinds if such calls occur.
     let shell = "read go; echo 0 >/proc/self/oom_score_adj; cat /etc/nsswitch.conf";
     let mut control =
         Command::new("sh").args(["-c", shell]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

@@ -1,4 +1,4 @@
-# A killed shim: its container is killed, the launcher wipes the files, and the result reports both.
+# If a shim is killed, its container is killed, the launcher wipes the files, and the result reports both.
 . "$VM/lib.sh"
 printf secret-of-the-lost | run -d --id lost --file a=@- -- sleep 1000
 kill -9 $(shims)

@@ -1,4 +1,4 @@
-# Stopping the units stops no container; after a start every container is found, also if it has exited.
+# Stopping the units stops no container; after a start every container is found, even if it has exited.
 . "$VM/lib.sh"
 run -d --id stays -- sleep 1000
 run -d --id ends -- sh -c 'sleep 2; exit 9'

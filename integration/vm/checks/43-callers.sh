@@ -2,7 +2,7 @@
 . "$VM/lib.sh"
 group=$(getent group executor | cut -d: -f3)
 as() {
-    # Contexts are read below HOME, and root's is closed to others.
+    # Contexts are read below HOME, and other users cannot read root's home.
     HOME=/nonexistent setpriv --reuid 4711 --regid 4711 "$@"
 }
 same 125 "$(status_of as --clear-groups agent-cli info)" 'a stranger'

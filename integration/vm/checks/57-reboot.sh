@@ -112,15 +112,15 @@ runtime_is() {
     [ "$(runtime "$1")" = "$2" ]
 }
 
-# No address, interface, cgroup and mount of a sandbox exists.
+# Succeeds if no address, interface, cgroup or mount of a sandbox exists.
 nothing_runs() {
     [ "$(network_left)" = "$before" ] && [ -z "$(shims)" ] &&
         ! find /sys/fs/cgroup/kubepods -type d -name 'executor-*' 2>/dev/null | grep . &&
         ! grep -e /var/lib/kubelet/pods -e executor-secrets /proc/self/mountinfo
 }
 
-# ended REASON CODE: all containers have exited, before now and after their creation. The last containers of the Deployment
-# have this reason and code.
+# ended REASON CODE: all containers have exited, with finish times between their creation and the current time. The last
+# containers of the Deployment have this reason and code.
 ended() {
     for id in $(crictl ps -aq); do crictl inspect "$id"; done >"$made/inspected"
     python3 - "$@" <<END || fail 'unexpected state of containers after the start of the machine'
@@ -254,7 +254,7 @@ END
     eventually 120 crictl info
     same '([], [0, 0], [0])' \
         "$(runtime 'attempts("", "READY"), attempts("web-", "NOTREADY"), attempts("once-", "NOTREADY")')" 'sandboxes'
-    # systemd sends SIGTERM to all processes at the end of a shutdown: the programs exit themselves.
+    # systemd sends SIGTERM to all processes at the end of a shutdown: the programs exit on their own.
     ended Completed 0
     has "$(cat /var/log/pods/default_web-*/web/0.log)" 'ended in time'
     eventually 60 nothing_runs
@@ -273,7 +273,7 @@ eventually 60 nothing_runs
 at 'the crash has left only records'
 restarts
 
-# Each minute, the kubelet removes old containers, except the last one of a pod, and sandboxes without containers.
+# Each minute, the kubelet removes old containers, except the last container of a pod, and sandboxes without containers.
 eventually 200 runtime_is 'runs("web", "EXITED"), attempts("web-", "NOTREADY")' '([1, 1], [1, 1])'
 at 'the kubelet has removed the first sandboxes'
 /payload/programs/kubectl delete deployment,replicaset,job --all

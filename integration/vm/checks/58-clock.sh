@@ -9,7 +9,7 @@
 pki=/etc/executor/check-pki
 following=
 began_at=$(($(date +%s) - $(uptime_seconds)))
-# Sets the clock right.
+# Restores the correct time.
 right() {
     date -s "@$((began_at + $(uptime_seconds)))" >/dev/null
 }
@@ -45,7 +45,7 @@ pull() {
     crictl pull 127.0.0.1:5443/example/app:1 2>&1
 }
 
-# password TEXT: stores a password, which replaces the old one in the container.
+# password TEXT: stores a password, which replaces the old password in the container.
 password() {
     printf %s "$1" >/srv/secrets/new
     chown executor: /srv/secrets/new
@@ -63,7 +63,7 @@ probed() {
     [ "$(count live)" -ge $((live + 3)) ] && [ "$(count ready)" -ge $((ready + 3)) ]
 }
 
-# unharmed TEXT: the container runs on, is probed, has current statistics and gets the new password.
+# unharmed TEXT: the container continues to run, is probed, has current statistics and gets the new password.
 unharmed() {
     live=$(count live) ready=$(count ready)
     # The kubelet does not probe a container before its start time plus `initialDelaySeconds` (prober/worker.go).
@@ -169,7 +169,7 @@ END
 : >$pki/index
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=ca -keyout $pki/ca.key -out $pki/ca.crt
 issue node -86400 86400
-# These are expired after the first jump, and not valid yet after the second.
+# These certificates are expired after the first jump, and not valid yet after the second.
 issue client -600 1800
 issue registry -600 1800
 sed "s|^http: .*|http: {addr: \"127.0.0.1:5443\", tls: {certificate: $pki/registry.crt, key: $pki/registry.key}}|" \
@@ -247,7 +247,7 @@ unharmed forward-restarted
 
 jump -7200 back
 unharmed back
-# A pod that starts now is probed now, and later when the clock has been set right.
+# A pod that starts now is probed now, and again when the clock has been set right.
 sed 's/steady/late/; /name: probes/s/probes/late-probes/' "$made/steady.yaml" >"$made/late.yaml"
 mv "$made/late.yaml" /etc/kubernetes/manifests
 late=/var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/late-probes/live

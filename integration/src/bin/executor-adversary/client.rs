@@ -8,30 +8,30 @@ use crate::attack::{Attack, Position};
 
 pub(crate) const ALL: &[Attack] = &[
     Attack {
-        name: "secrets: of a connection of the C core",
+        name: "secrets: a connection of gRPC's C core",
         position: Position::Client,
-        claim: "executord forgets the secrets of a Run while its client stays connected, whatever the client library",
+        claim: "executord wipes the secrets of a Run while its client stays connected, whatever the client library",
         attack: memory::c_core,
         control: memory::c_core_control,
     },
     Attack {
         name: "secrets: of requests that are refused",
         position: Position::Client,
-        claim: "the secrets of a refused request are forgotten while its client stays connected",
+        claim: "the secrets of a refused request are wiped while its client stays connected",
         attack: memory::refused,
         control: memory::c_core_control,
     },
     Attack {
-        name: "secrets: of a registry",
+        name: "secrets: credentials of a registry",
         position: Position::Client,
-        claim: "the credentials of a pull are forgotten when it ends",
+        claim: "the credentials of a pull are wiped when the pull ends",
         attack: memory::registry,
         control: memory::registry_control,
     },
     Attack {
-        name: "secrets: what Exec printed",
+        name: "secrets: output of Exec",
         position: Position::Client,
-        claim: "the output of an Exec process is forgotten when its client has received it",
+        claim: "the output of an Exec process is wiped when its client has received it",
         attack: memory::printed,
         control: memory::printed_control,
     },

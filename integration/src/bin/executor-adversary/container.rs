@@ -50,7 +50,7 @@ pub(crate) const ALL: &[Attack] = &[
         control: starved_control,
     },
     Attack {
-        name: "callers: GetSecrets beside one who connects without end",
+        name: "callers: GetSecrets during a flood of connections",
         position: Position::Container,
         claim: "a container that connects as fast as possible cannot keep another container from its secrets",
         attack: flooded,
@@ -106,7 +106,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
         daemon.api.update(update(&id, &[("a", b"new")]))?;
         let rotated = Instant::now();
         while rotated.elapsed() < REACTION_TIMEOUT && std::fs::read(&old)? == b"old" {
-            std::thread::sleep(Duration::from_millis(10)); // nothing announces a wipe
+            std::thread::sleep(Duration::from_millis(10)); // there is no notification of a wipe
         }
         let (wiped, begun) = (rotated.elapsed(), Instant::now());
         daemon.api.delete(&id, true)?;
@@ -123,7 +123,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
 
 /// Control: on the host, the script gets a lease on its own file, and a non-blocking writer is refused.
 pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
-    let path = tempfile::NamedTempFile::new()?.into_temp_path(); // open nowhere
+    let path = tempfile::NamedTempFile::new()?.into_temp_path(); // not open in any process
     let said = on_the_host(LEASE, &[path.to_str().context("the path is not UTF-8")?, "open"])?;
     ensure!(said.contains("lease taken") && said.contains("writer waits"), "{said}");
     Ok("on the host a lease is acquired, and a writer waits for it".into())
@@ -238,7 +238,7 @@ pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     ensure!(alone != "greeting came", "a container without a token receives the greeting");
     let socket = integration::runtime::socket(&daemon);
     Ok(format!(
-        "without the crowd the greeting is received; the socket has mode {:o}",
+        "without the other containers the greeting is received; the socket has mode {:o}",
         std::fs::metadata(socket)?.mode() & 0o777
     ))
 }

@@ -36,14 +36,14 @@ pub(crate) const ALL: &[Attack] = &[
         control: messages::two_ids_control,
     },
     Attack {
-        name: "shim: a client's socket that waits",
+        name: "shim: a client's socket that blocks",
         position: Position::Executord,
         claim: "a shim never blocks on a peer: it stops its container, whatever its peers do to their sockets",
         attack: messages::waiting,
         control: messages::waiting_control,
     },
     Attack {
-        name: "shim: the handle of root",
+        name: "shim: the handle for root",
         position: Position::Executord,
         claim: "the handle on the secret files is given only to root, not to a process that has a socket bound by root",
         attack: messages::handle,

@@ -159,7 +159,7 @@ fn holes_control(_: Scale) -> anyhow::Result<String> {
     files(&layer, &mut found)?;
     let sizes: Vec<u64> = found.iter().filter(|(name, _)| name == "sparse").map(|(_, size)| *size).collect();
     ensure!(sizes == [1 << 20], "{found:?}");
-    Ok("a megabyte of the same form is unpacked".into())
+    Ok("a sparse file of a megabyte is unpacked".into())
 }
 
 /// Returns a blob of one file that contains zeros, and the positions of the bits to flip.
@@ -248,5 +248,5 @@ fn links_control(_: Scale) -> anyhow::Result<String> {
     let rootfs = Rootfs::busybox();
     let container = daemon.api.run_to_end(program("/bin/true", &[]).rootfs(&rootfs.reference()));
     ensure!(integration::api::exit(&container) == Ok(0), "{container:?}");
-    Ok("with directories it runs".into())
+    Ok("the image runs with directories instead of links".into())
 }

@@ -32,7 +32,7 @@ pub(crate) const ALL: &[Attack] = &[
         control: processes_control,
     },
     Attack {
-        name: "faults: shells that are stopped",
+        name: "faults: warm containers that are stopped",
         position: Position::Machine,
         claim: "a warm container that does not respond delays a launch by a second, and the container runs once",
         attack: stopped_warm,
@@ -72,7 +72,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     let begun = Instant::now();
     let restarts = paced(&daemon, scale.pick(5, 100));
     let most = BURST + begun.elapsed().as_secs() / REFILL_SECONDS + 1;
-    // The other client's events are still available, from the first one on.
+    // The other client's events are still available, including the first event.
     let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("the event stream is empty")?;
     let kept = first.event.as_ref().is_some_and(|event| event.container_id == "other");
     let fault = match restarts.iter().max() {

@@ -72,8 +72,8 @@ impl Shifted {
         set(&self.offset, hours)
     }
 
-    /// Waits until retention has checked all containers in one complete pass. For this it runs two containers, one
-    /// after the other; retention deletes the second one in a later pass than the first.
+    /// Waits until retention has checked all containers in one complete pass. To detect the pass, it runs two
+    /// consecutive containers; retention deletes the second container in a later pass than the first.
     fn await_retention(&self, name: &str) {
         for round in ["a", "b"] {
             let id = format!("{name}{round}");

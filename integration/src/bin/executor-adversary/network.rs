@@ -30,7 +30,7 @@ use crate::attack::{Attack, Outcome, Position, Scale};
 
 pub(crate) const ALL: &[Attack] = &[
     Attack {
-        name: "egress: packets of a container without it",
+        name: "egress: packets of a container without egress",
         position: Position::Container,
         claim: "without egress, or without a matching rule, no packet of a container leaves its network",
         attack: leave,
@@ -214,7 +214,7 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Returns the addresses of the attacker's names. Each name changes its addresses in another way.
+/// Returns the addresses of the attacker's names. Each name changes its addresses in a different way.
 fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
     match name.split('.').next().unwrap_or_default() {
         "rebind" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
@@ -335,7 +335,7 @@ fn downloads_control(_: Scale) -> anyhow::Result<String> {
     let reported = fetch(&daemon, &[format!("http://{NAME}:{port}/0")]);
     let reached = victim.requests().first().map(|request| request.target.clone());
     ensure!(reached.as_deref() == Some("/internal"), "{reached:?}: {reported:?}");
-    Ok("with loopback allowed, the name leads there after a redirect".into())
+    Ok("if loopback is allowed, a redirect leads to the victim".into())
 }
 
 /// Starts servers at the address of the metadata service and at a denied address, on their own port.
@@ -476,7 +476,7 @@ fn vault(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((over_tls + in_plain > 0).then_some(fault), reported))
 }
 
-/// Control: a server at another address gets the token if its certificate is of the Vault's authority.
+/// Control: a server at another address gets the token if its certificate was issued by the Vault's authority.
 fn vault_control(_: Scale) -> anyhow::Result<String> {
     let (over_tls, _, reported) = stolen(true, 4)?;
     ensure!(over_tls > 0, "{reported}");

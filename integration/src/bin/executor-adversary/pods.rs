@@ -8,7 +8,7 @@ use integration::request::{RequestBuilder as _, sh};
 use crate::attack::{Attack, Outcome, Position, Scale};
 
 pub(crate) const ALL: &[Attack] = &[Attack {
-    name: "pods: a peer's secrets by /proc",
+    name: "pods: a peer's secrets through /proc",
     position: Position::Container,
     claim: "members that share processes read neither files, variables nor memory of each other's processes",
     attack: peer,
@@ -61,7 +61,7 @@ fn peer(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), "root and the same user are denied"))
 }
 
-/// Reads another process of the same member in the same manner.
+/// Reads another process of the same member in the same way.
 fn own(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon_with_pod()?;
     let script = format!("sleep 100000 & set -- $!; {READ}");

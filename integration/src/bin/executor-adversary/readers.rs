@@ -17,14 +17,14 @@ use crate::attack::{Attack, Outcome, Position, Scale};
 
 pub(crate) const ALL: &[Attack] = &[
     Attack {
-        name: "readers: lossless ones that never read",
+        name: "readers: lossless clients that never read",
         position: Position::Client,
         claim: "lossless readers that never read cost bounded memory, and block no other container, no Delete and no Drain",
         attack: unread,
         control: unread_control,
     },
     Attack {
-        name: "drains: calls whose clients go away",
+        name: "drains: calls whose clients disconnect",
         position: Position::Client,
         claim: "any number of Drain calls leaves one task, and the next call ends the drain at its deadline",
         attack: drains,
@@ -33,7 +33,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "reservations: all capacity for one caller",
         position: Position::Client,
-        claim: "reservations of a caller leave half of the capacity to others, those of root expire or end with a drain, and a caller that may reserve cannot drain",
+        claim: "reservations of a caller leave half of the capacity to other callers, reservations of root expire or end with a drain, and a caller that may reserve cannot drain",
         attack: reservations,
         control: reservations_control,
     },
@@ -134,7 +134,7 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     let drained = begun.elapsed();
     let last = last.context("the drain reported no progress")?;
     if !last.left.is_empty() || deleted > COMPLETION_TIMEOUT || drained > COMPLETION_TIMEOUT {
-        faults.push(format!("Delete took {deleted:.1?}, the drain {drained:.1?}, and left {:?}", last.left));
+        faults.push(format!("Delete took {deleted:.1?}, the drain took {drained:.1?} and left {:?}", last.left));
     }
     let reported = format!(
         "{READERS} readers: {wrote} bytes written, executord grew by {:.1} MB, the shim by {:.1} MB; Delete took {deleted:.1?}, a drain of 1 s {drained:.1?}",
@@ -153,7 +153,7 @@ fn unread_control(_: Scale) -> anyhow::Result<String> {
     let pid = integration::api::pid(&daemon.api.started(program("/usr/bin/yes", &[]).id("held")));
     let _reader = reader(&daemon, "held")?;
     let first = held(pid);
-    Ok(format!("without a reader it continues to write; with one it stopped after {first} bytes"))
+    Ok(format!("without a reader the process continues to write; with a reader it stopped after {first} bytes"))
 }
 
 /// Starts a process that ignores SIGTERM, so that a drain takes a long time.
@@ -178,7 +178,7 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
     stubborn(&daemon)?;
     let calls = scale.pick(1500_u64, 30_000);
     for _ in 0..calls / 3 {
-        call(&daemon)?; // until the buffers of executord have their size
+        call(&daemon)?; // grows executord's buffers to their final size
     }
     let before = resident(daemon.pid())?;
     for _ in 0..calls {
@@ -248,7 +248,8 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     let endless =
         daemon.api.block_on(daemon.api.client().cell().reserve("z", Resources::default(), Some(2 * LONG_PERIOD)));
     if endless.is_ok() || made > 40 {
-        faults.push(format!("{made} reservations were made although 40 fit, or for longer than an hour"));
+        let longer = endless.is_ok();
+        faults.push(format!("{made} reservations of at most 40 were made; accepted for two hours: {longer}"));
     }
     // A drain cancels all reservations before they expire.
     let mut drain = daemon.api.client().cell().drain(Some(Duration::from_secs(1)), 1, "attack")?;
@@ -256,7 +257,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     daemon.api.block_on(daemon.api.client().cell().undrain())?;
     let freed = daemon.api.run_to_end(sh("exit 0").id("freed"));
     ensure!(integration::api::exit(&freed) == Ok(0), "{freed:?}");
-    // Short reservations expire by themselves.
+    // Short reservations expire on their own.
     exhaust(&daemon.api, &daemon.api.client(), "b", tries, Duration::from_secs(1))?;
     let victim = wait::within(COMPLETION_TIMEOUT, || daemon.api.run(sleeper("victim")));
     if let Err(refused) = victim {

@@ -186,7 +186,7 @@ fn bundles_control(_: Scale) -> anyhow::Result<String> {
     archive(&directory.path().join("bundle.tgz"), &[(b'0', b"bundle.json", BUNDLE.as_bytes())])?;
     let ran = agent(directory.path(), &["cnab", "explain", "bundle.tgz"])?;
     ensure!(ran.status == 0 && ran.stdout.contains("lamp"), "{ran:?}");
-    Ok("the bundle alone is explained".into())
+    Ok("the bundle without a hostile entry is displayed".into())
 }
 
 /// Writes an archive that begins with a sparse name or record of `size` bytes.

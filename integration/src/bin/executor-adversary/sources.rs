@@ -13,7 +13,7 @@ use crate::attack::{Attack, Outcome, Position, Scale};
 
 pub(crate) const ALL: &[Attack] = &[
     Attack {
-        name: "git: an object with another content",
+        name: "git: an object with other content",
         position: Position::Server,
         claim: "a git commit pins the content of every file that is read from it, whatever the repository contains",
         attack: rewritten,
@@ -22,7 +22,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "git: a tree with billions of paths",
         position: Position::Server,
-        claim: "a small repository whose trees have billions of paths is refused at once",
+        claim: "a small repository whose trees have billions of paths is refused immediately",
         attack: bomb,
         control: bomb_control,
     },
@@ -119,7 +119,7 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
             "{name}: {reported}, expected an error about the hash of {object}"
         );
     }
-    Ok(Outcome::Held("a blob, two trees and a commit are refused by their names".into()))
+    Ok(Outcome::Held("a blob, two trees and a commit are refused, each by name".into()))
 }
 
 /// Control: an unchanged repository is read.

@@ -16,14 +16,14 @@ use crate::attack::{Attack, Outcome, Position, Scale};
 
 pub(crate) const ALL: &[Attack] = &[
     Attack {
-        name: "texts: controls in output for syslog",
+        name: "texts: control characters in output for syslog",
         position: Position::Container,
         claim: "a syslog receiver gets no control character and no bidirectional mark from a container's output",
         attack: syslog,
         control: syslog_control,
     },
     Attack {
-        name: "texts: units that read as two",
+        name: "texts: units that look like two units",
         position: Position::Client,
         claim: "no identity has a unit with a character that delimits parts of a subject or changes how it is displayed",
         attack: units,

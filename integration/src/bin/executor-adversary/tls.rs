@@ -24,7 +24,7 @@ use crate::attack::{Attack, Outcome, Position, Scale};
 
 pub(crate) const ALL: &[Attack] = &[
     Attack {
-        name: "tls: half-open handshakes of many addresses",
+        name: "tls: half-open handshakes from many addresses",
         position: Position::Client,
         claim: "700 half-open handshakes a second cut no caller that is 100 ms away",
         attack: half_open,
@@ -277,7 +277,8 @@ fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
         tls.replace_callers(&shelf.tables(false));
         let _ = wait::within(CLOSE_TIMEOUT, || if is_connected() { Err(()) } else { Ok(()) });
     }
-    // Use two values: when the second one arrives, any value that was fetched before the first one has been delivered.
+    // Use two values: when the second value arrives, any value that was fetched before the first value has been
+    // delivered.
     for new in ["2", "3"] {
         shelf.put(new)?;
         wait::until("the operator's container has the value", || (value(&ours) == new).then_some(()));
@@ -311,8 +312,8 @@ fn removed_control(_: Scale) -> anyhow::Result<String> {
     Ok("a caller that is not removed keeps its connection, and its container has value 3 of 3".into())
 }
 
-/// Connects with a certificate that expires in a few seconds, or with one that does not expire. Returns true if the
-/// connection still works some time after that.
+/// Connects with a certificate that expires in a few seconds, or with a certificate that does not expire. Returns true
+/// if the connection still works after the expiry.
 fn after_end(expires: bool) -> anyhow::Result<bool> {
     const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(6);
     let tls = TlsDaemon::start(&format!("[[callers]]\nuri = '{GUEST}'\nmethods = ['read']\n"), "");

@@ -23,14 +23,14 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "transfers: five slow downloads of a container",
         position: Position::Client,
-        claim: "slow transfers of one container leave places for those of others",
+        claim: "slow transfers of one container leave slots for transfers of other containers",
         attack: slow,
         control: slow_control,
     },
     Attack {
         name: "transfers: a slow download of a known cache_key",
         position: Position::Client,
-        claim: "a download does not wait for one from elsewhere with the same cache_key",
+        claim: "a download does not wait for a download from another URL with the same cache_key",
         attack: key,
         control: key_control,
     },
@@ -154,7 +154,7 @@ fn beside_slow(share: &str, began: usize, limit_ms: i64) -> Option<String> {
 fn slow(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(
         beside_slow("", 2, DOWNLOAD_TIMEOUT_MS),
-        "another container's download completed during five slow ones",
+        "another container's download completed during five slow downloads",
     ))
 }
 

@@ -1,5 +1,5 @@
-//! Requests many containers at the same moment, and measures the times until the first, the median and the last
-//! container has exited.
+//! Requests many containers at the same time, and measures the times until the first, the median and the last container
+//! has exited.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,8 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     for number in 0..BURSTS {
         for (index, contestant) in contestants.iter().enumerate() {
             let burst = one(contestant, options.burst, rest, &format!("burst-{index}-{number}")).await;
-            let (exits, used) = burst.with_context(|| format!("{}: {} at once", contestant.name(), options.burst))?;
+            let (exits, used) = burst
+                .with_context(|| format!("{}: {} containers at the same time", contestant.name(), options.burst))?;
             let figures = &mut all[index];
             for (sample, at) in [(&mut figures.first, 1), (&mut figures.median, exits.len().div_ceil(2))] {
                 sample.add(exits[at - 1]);

@@ -1,5 +1,5 @@
-//! The measured client. The client has one connection for the event stream and all calls except Run, and another one
-//! for Run.
+//! The measured client. The client has one connection for the event stream and all calls except Run, and another
+//! connection for Run.
 //!
 //! The measurement includes the daemon's work to remove secrets from its buffers.
 

@@ -137,7 +137,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            eprintln!("executor-bench: ending the daemon: {error:#}");
+            eprintln!("executor-bench: cannot stop the daemon: {error:#}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The floor: the minimum work of any runtime for a container. It consists of one clone3 into new pid, mount, network,
 //! ipc, uts and cgroup namespaces, pivot_root into the rootfs, exec and wait.
 //!
-//! There are no cgroup, limits, mounts inside, filter or protocol. No runtime can be faster on this kernel, and a
+//! The floor has no cgroup, limits, inner mounts, filter or protocol. No runtime can be faster on this kernel, and a
 //! complete runtime must be slower. This file contains the benchmark's only unsafe code.
 
 use std::ffi::CStr;

@@ -68,7 +68,7 @@ impl RuntimeDirectory {
 impl Drop for RuntimeDirectory {
     fn drop(&mut self) {
         if let Err(error) = umount2(&self.0, MntFlags::MNT_DETACH) {
-            eprintln!("executor-bench: unmounting {}: {error}", self.0.display());
+            eprintln!("executor-bench: cannot unmount {}: {error}", self.0.display());
         }
     }
 }
@@ -78,7 +78,7 @@ impl Drop for Host {
         for root in &self.roots {
             let ours = root.join(self.cgroup.trim_start_matches('/'));
             if let Err(error) = remove_cgroup(&ours) {
-                eprintln!("executor-bench: removing {}: {error}", ours.display());
+                eprintln!("executor-bench: cannot remove {}: {error}", ours.display());
             }
         }
     }

@@ -9,7 +9,7 @@ use integration::network::Network;
 use crate::rootfs::Rootfs;
 use crate::run::program;
 
-/// Images with the content of the rootfs, on a registry that runs until this is dropped.
+/// Images with the content of the rootfs, on a registry that runs until this value is dropped.
 pub(crate) struct Images {
     registry: Registry,
     /// Name and number of layers of each image.

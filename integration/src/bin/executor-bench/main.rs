@@ -14,8 +14,7 @@
 //! - CPU time is the CPU time of the whole machine, including kernel threads, minus the load of the idle machine just
 //!   before.
 //! - All contestants run in one private mount namespace. The cgroup2 mount of a hybrid host is removed there, because
-//!   crun
-//!   1.8 refuses such a host.
+//!   crun 1.8 refuses such a host.
 
 mod bubblewrap;
 mod burst;
@@ -189,7 +188,7 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     if report.disturbed().is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("executor-bench: the machine was not at rest in: {}", report.disturbed().join(", "));
+    eprintln!("executor-bench: the machine was not idle during: {}", report.disturbed().join(", "));
     Ok(ExitCode::from(NOT_AT_REST))
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Left {
     pub(crate) processes: usize,
     pub(crate) cgroups: usize,
     pub(crate) mounts: usize,
-    /// Files and directories below the run and state directories, except those of the ledger.
+    /// Files and directories below the run and state directories, except the ledger's files.
     pub(crate) files: usize,
 }
 
@@ -102,7 +102,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
         let all_seen = there.processes >= 2 * count as usize && there.cgroups >= count as usize;
         ensure!(
             all_seen && there.files > 0,
-            "the resources of {count} containers are not counted: {:?}",
+            "control failed: the resources of {count} containers are not counted: {:?}",
             there.named()
         );
         let part = PART.min(count);

@@ -75,7 +75,7 @@ impl Rest {
             }
             integration::interrupt::go_on()?;
             eprintln!(
-                "executor-bench: waits for the machine to be at rest: it uses {:.0} ms of processor time a second",
+                "executor-bench: waiting until the machine is idle; it uses {:.0} ms of processor time a second",
                 load * 1e3
             );
         }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_computes_is_charged() {
+    fn process_that_computes_is_charged() {
         let (before, _) = counters(std::process::id()).unwrap();
         let machine_before = machine().unwrap();
         let start = Instant::now();

@@ -174,7 +174,7 @@ fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
     (output.into_bytes(), printed)
 }
 
-/// CPU time of this thread. Other load of the machine affects this time only through caches.
+/// CPU time of this thread. Other load of the machine affects the CPU time only through caches.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -69,12 +69,12 @@ impl Report {
         println!();
         if !rest.is_quiet() {
             println!(
-                "{part}: THE MACHINE WAS NOT AT REST: these figures do not count. Repeat the part on an idle machine."
+                "{part}: THE MACHINE WAS NOT IDLE: these figures do not count. Repeat the part on an idle machine."
             );
             self.disturbed.push(part);
         }
         println!(
-            "{part}: at rest the machine used {load:.1} ms of processor time a second; at most {highest:.1} ms between runs"
+            "{part}: the idle machine used {load:.1} ms of processor time a second; at most {highest:.1} ms between runs"
         );
     }
 
@@ -103,7 +103,7 @@ impl Report {
         self.rest("strangers", rest);
         let Strangers { quiet, beset, handshakes, over, resident: (before, most) } = strangers;
         let a_minute = *handshakes as f64 / over.as_secs_f64() * 60.0;
-        println!("\nCalls of own callers over TLS, in ms, and beside {a_minute:.0} handshakes of strangers a minute");
+        println!("\nCalls over TLS, in ms: alone, and during {a_minute:.0} unauthenticated handshakes a minute");
         println!("{:<40} {:>9} {:>9}  {:>9} {:>9}", "", "p50", "p99", "p50", "p99");
         let mut rows = Vec::new();
         for (name, quiet, beset) in

@@ -1,4 +1,4 @@
-//! Compares starts from images in the store with starts from `dir:` with the same content.
+//! Compares starts from stored images with starts from `dir:` root file systems with the same content.
 //!
 //! Each image is fetched before the measured runs.
 

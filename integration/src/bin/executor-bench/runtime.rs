@@ -26,7 +26,8 @@ pub(crate) struct Runtime {
     cgroup: String,
 }
 
-/// Finds crun and runc. Each runtime is measured without a filter and, if there is a profile, also with the profile.
+/// Finds crun and runc. Each runtime is measured without a filter and, if a profile is given, a second time with the
+/// profile.
 pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Vec<Runtime>> {
     let mut found = Vec::new();
     for name in ["crun", "runc"] {

@@ -141,7 +141,7 @@ fn contestants(executor: &String) -> impl Iterator<Item = String> {
     ROOTS.into_iter().flat_map(move |root| SHAPES.map(|(what, _)| format!("{executor}, {what}{root}")))
 }
 
-/// Creates a host with a network. If this is not possible, prints the reason and returns `None`.
+/// Creates a host with a network. Prints the reason and returns `None` if the host cannot be created.
 fn network() -> Option<Network> {
     let plugins = ["bridge", "portmap", "host-local"].map(|name| Path::new("/usr/lib/cni").join(name).is_file());
     let programs = ["ip", "iptables", "busybox", "nsenter"].map(|name| program(name).is_some());

@@ -1,9 +1,9 @@
-//! Measures calls over TLS while unauthenticated clients (strangers) make handshakes: the duration of a call, and
-//! executord's memory.
+//! Measures calls over TLS while unauthenticated clients make handshakes: the duration of a call, and executord's
+//! memory.
 //!
-//! Windows without strangers and windows with strangers alternate. The strangers connect from their own address, 10,000
-//! times a minute. Half of them have a certificate of another authority, the others have none. Strangers run on the
-//! same machine, so the figures include the load of the strangers' own handshake work.
+//! Windows with and without unauthenticated clients alternate. These clients connect from an address of their own,
+//! 10,000 times a minute. Half of them have a certificate of another authority, the others have none. They run on the
+//! same machine, so the figures include the load of their own handshake work.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::stats::Sample;
 
-/// Handshakes of strangers per minute.
+/// Number of unauthenticated handshakes per minute.
 pub(crate) const A_MINUTE: u32 = 10_000;
 const WINDOW_LENGTH: Duration = Duration::from_secs(10);
 /// Number of windows of each kind.
@@ -31,13 +31,13 @@ const CALL_DELAY: Duration = Duration::from_millis(5);
 /// One in this many calls is made on a new connection.
 const NEW: usize = 20;
 
-/// Figures without and with strangers.
+/// Figures without and with unauthenticated clients.
 pub(crate) struct Strangers {
     pub(crate) quiet: Calls,
     pub(crate) beset: Calls,
-    /// Number of handshakes that strangers started.
+    /// Number of handshakes that unauthenticated clients started.
     pub(crate) handshakes: u64,
-    /// Total length of the windows with strangers.
+    /// Total length of the windows with unauthenticated clients.
     pub(crate) over: Duration,
     /// Resident memory of executord in bytes: initial and maximum.
     pub(crate) resident: (u64, u64),
@@ -96,7 +96,7 @@ fn measured() -> anyhow::Result<Strangers> {
     Ok(reported)
 }
 
-/// Strangers that connect from a separate thread.
+/// Unauthenticated clients that connect from a separate thread.
 struct Crowd {
     stop: tokio::sync::oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,
@@ -121,8 +121,8 @@ impl Crowd {
     }
 
     fn end(self) -> anyhow::Result<u64> {
-        let _ = self.stop.send(()); // it goes on until then
-        self.thread.join().map_err(|_| anyhow::anyhow!("the thread of the strangers panicked"))?;
+        let _ = self.stop.send(()); // stops the thread
+        self.thread.join().map_err(|_| anyhow::anyhow!("the thread of the unauthenticated clients panicked"))?;
         Ok(self.begun.load(Ordering::Relaxed))
     }
 }
@@ -148,7 +148,8 @@ async fn knock(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &Atom
     }
 }
 
-/// TLS configuration of a stranger: it trusts the node, and has no certificate or a certificate of another authority.
+/// TLS configuration of an unauthenticated client: it trusts the node, and has no certificate or a certificate of
+/// another authority.
 fn stranger(tls: &TlsDaemon, authority: Option<&Authority>) -> anyhow::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(tls.dir().join("ca.crt")).context("cannot read the node's CA")?)?;

@@ -54,7 +54,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
             integration::interrupt::go_on()?;
             let meter = Meter::start(rest, Watched::Programs)?;
             let ended = peer.run_at_once(lanes, containers, &format!("rate-{lanes}"));
-            let (_, took) = ended.with_context(|| format!("{lanes} at once"))?;
+            let (_, took) = ended.with_context(|| format!("{lanes} containers at a time"))?;
             figures.add(containers, took, meter.stop(containers).await?);
         }
         for (index, (ours, figures)) in ours.iter().zip(&mut our_figures).enumerate() {
@@ -63,7 +63,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
             let meter = Meter::start(rest, Watched::Daemon(ours.daemon))?;
             let run = for_executor(&ours.client, ours.shape, lanes, containers, &format!("rate-{index}")).await;
             if let Some(failure) = run.failures.into_iter().next() {
-                return Err(failure.context(format!("{}, {lanes} at once", ours.name)));
+                return Err(failure.context(format!("{}, {lanes} containers at a time", ours.name)));
             }
             figures.add(containers, run.took, meter.stop(containers).await?);
         }

@@ -269,7 +269,7 @@ pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> R
     if secrets.offer_second() {
         return match up {
             Err(status) if hung(&status) => Err(status),
-            _ => Ok(()), // what else is wrong Wait tells
+            _ => Ok(()), // Wait reports other errors
         };
     }
     // If the container is not up, the update reports the reason.

@@ -182,8 +182,8 @@ impl KilledLife<'_> {
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The process that starts the steps of a tree was killed. The running step was killed too, and the failure
-        // reports this.
+        // The process that starts the steps of a tree was killed. The running step was also killed, and the failure
+        // reports the kill.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
         if is_cut && exit_code(ending) != Some(CODE) {
             verdict.fate = Some(Fate::Known);

@@ -16,7 +16,7 @@ impl HostNetwork {
     /// Returns all objects if there are more than at the start.
     pub(crate) fn check(&self, node: &Supervised) -> Result<(), Vec<String>> {
         let objects = self.network.bridge_objects(&node.run_dir(), &node.state_dir());
-        // With a warm pool, one warm container is on the network, each time with another address.
+        // With a warm pool, one warm container is on the network, each time with a different address.
         if objects.len() <= self.at_rest.len() { Ok(()) } else { Err(objects) }
     }
 }

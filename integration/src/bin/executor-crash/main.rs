@@ -12,8 +12,8 @@
 //! stops at the same call in a single-threaded process, and at a nearby call in executord.
 //!
 //! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at each of its calls that changes
-//! something. With `--renewals`, processes are killed while a container's certificate is renewed ([`renewals`]). With
-//! `--pods`, executor-cri is a third process, and the life cycle is that of a Kubernetes pod ([`pods`]).
+//! state. With `--renewals`, processes are killed while a container's certificate is renewed ([`renewals`]). With
+//! `--pods`, executor-cri is a third process, and the cycle is the life cycle of a Kubernetes pod ([`pods`]).
 //!
 //! Limits: processes are killed at the beginning of calls, not between two instructions, because the difference is not
 //! visible outside a process. The machine itself is not stopped, so unsynced data survives.
@@ -59,7 +59,7 @@ struct Options {
     /// Kill at this number of calls, spread evenly over the cycles of all targets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "every")]
     sample: Option<u64>,
-    /// Position of a sample's first call, to replay one [default: random]
+    /// Position of a sample's first call, to replay a sample [default: random]
     #[arg(long, value_name = "N")]
     offset: Option<u64>,
     /// Let the container run a tree of six steps with two secrets each
@@ -190,7 +190,7 @@ impl<N: Node> Run<N> {
         Ok(())
     }
 
-    /// Repeats the run about `sample` times, and each time kills a target at another of its system calls.
+    /// Repeats the run about `sample` times, and each time kills a target at a different system call.
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut cycles = Vec::new();
         for target in targets {
@@ -206,7 +206,9 @@ impl<N: Node> Run<N> {
         let all: u64 = cycles.iter().map(|(_, calls)| calls).sum();
         let step = (all / sample).max(1);
         let offset = offset.unwrap_or_else(|| u64::from(sweep::clock())) % step;
-        eprintln!("every {step}. of {all} calls, from {offset} on (--sample {sample} --offset {offset})");
+        eprintln!(
+            "killing at one in {step} of {all} calls, from call {offset} on (--sample {sample} --offset {offset})"
+        );
         let mut before = 0;
         for (target, calls) in cycles {
             let first = (step - (before + step - offset) % step) % step;

@@ -99,7 +99,7 @@ impl Renewals {
         Ok(Self { watch, node, before, replaced: Needles::new()?, ended: Needles::new()?, _ca: ca })
     }
 
-    /// Returns the container whose certificate is due next. Waits until just before that time.
+    /// Returns the container whose certificate is due next. Waits until shortly before the certificate is due.
     fn next(&self) -> anyhow::Result<Container> {
         let moment = SystemTime::now() + 2 * TRACE_LEAD_TIME;
         let ids: Vec<String> = self.watch.locked().containers.keys().cloned().collect();
@@ -401,7 +401,7 @@ impl Watch {
                         Err(error) => lock(&watched).record_read(&id, pid, Err(error.to_string())),
                     }
                 }
-                std::thread::sleep(POLL_INTERVAL); // between two readings, whatever comes
+                std::thread::sleep(POLL_INTERVAL); // interval between two readings
             }
         });
         Self { watched, stop, thread: Some(thread) }

@@ -90,7 +90,7 @@ impl Report {
         for (name, fate) in ["known", "unknown", "refused"].iter().zip(Fate::ALL) {
             let _ = writeln!(text, "{name}: {}", fate.name());
         }
-        text.push_str("receipts: results with a receipt of the wipe; none: without one\n");
+        text.push_str("receipts: results with a wipe receipt; none: results without a receipt\n");
         for failure in &self.failures {
             let _ = writeln!(text, "WRONG {failure}");
         }

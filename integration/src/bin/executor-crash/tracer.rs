@@ -338,7 +338,7 @@ impl Tracer {
     }
 
     fn go_on(&self, pid: Pid, signal: Option<Signal>) {
-        // A process that was killed since then is handled when its exit is reported.
+        // A process that was killed in the meantime is handled when its exit is reported.
         let _ = match self.tracees.get(&pid.as_raw()) {
             Some(TraceMode::Calls) => ptrace::syscall(pid, signal),
             _ => ptrace::cont(pid, signal),

@@ -5,12 +5,12 @@ use integration::guide::{Guide, GuideShell};
 use integration::rootfs::Rootfs;
 
 #[test]
-fn the_guides_work_as_they_say() {
+fn guides_work_as_they_say() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     for name in ["docs/guides/catalogs.md", "docs/guides/bundles.md"] {
         let dir = tempfile::tempdir().expect("a directory");
         let guide = Guide::read(name);
-        assert!(guide.commands() > 5, "there is something to be tried");
+        assert!(guide.commands() > 5, "the guide has too few commands");
         let env = vec![
             ("EXECUTOR_SOCKET", daemon.socket().into()),
             ("HOME", dir.path().into()),

@@ -1,4 +1,4 @@
-//! Installations in real containers.
+//! Installations in real containers. The rules are in docs/guides/bundles.md.
 
 use std::io::{BufRead as _, BufReader};
 
@@ -11,8 +11,8 @@ fn good() -> (String, String) {
     ("True".into(), "Healthy".into())
 }
 
-/// I4 to I6: old pods are removed when the new pods are ready; if a new pod fails, the old pods are kept; nothing is
-/// left after removal.
+/// Rules I4 to I6: old pods are removed when the new pods are ready; if a new pod fails, the old pods are kept; nothing
+/// is left after removal.
 #[test]
 fn bundle_is_installed_upgraded_rolled_back_removed() {
     let world = World::new();
@@ -34,7 +34,7 @@ fn bundle_is_installed_upgraded_rolled_back_removed() {
     world.good(&["rollback", "demo"]);
     assert_eq!(world.namespaces(), ["demo-r4"]);
     // Check that the containers had the Secret and that no file of the installation contains it.
-    assert!(contains(&world.path("one"), SECRET.as_bytes()), "the control");
+    assert!(contains(&world.path("one"), SECRET.as_bytes()), "control failed");
     for directory in ["home", "runtime"] {
         assert!(!contains(&world.path(directory), SECRET.as_bytes()), "{directory}");
     }
@@ -72,7 +72,7 @@ fn killed_upgrade_is_repaired_by_next_command() {
     assert!(world.namespaces().is_empty());
 }
 
-/// I5: followers receive the events of every command that changes an installation.
+/// Rule I5: followers receive the events of every command that changes an installation.
 #[test]
 fn followers_receive_installation_events() {
     let world = World::new();
@@ -122,7 +122,7 @@ fn followers_receive_installation_events() {
 
 /// Bundles of a catalog from a registry are upgraded along the upgrade graph.
 #[test]
-fn an_operator_follows_its_catalog() {
+fn operator_follows_its_catalog() {
     let world = World::new();
     let registry = Registry::start(false);
     let mut catalog = "schema: olm.package\nname: demo\ndefaultChannel: stable\n".to_owned();
@@ -159,7 +159,7 @@ fn an_operator_follows_its_catalog() {
         (last["bundle"].as_str(), last["pin"].as_str().map(|pin| &pin[..7])),
         (Some("demo.v3.0.0"), Some("sha256:"))
     );
-    // From now on the reference contains the image's digest.
+    // The recorded reference contains the image's digest.
     assert!(last["source"]["reference"].as_str().unwrap().contains("@sha256:"));
     let newest = world.bundle(&["upgrade", "demo"]);
     assert!(newest.status == 125 && newest.stderr.contains("demo.v3.0.0 is the newest"), "{newest:?}");

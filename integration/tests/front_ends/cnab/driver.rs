@@ -101,7 +101,7 @@ fn handles_prints_only_image_types() {
 }
 
 #[test]
-fn an_operation_is_carried_out() {
+fn operation_is_carried_out() {
     let world = World::new(TOOL);
     let caller = Caller::new();
     let ran = caller.run(&world, &operation("install"));

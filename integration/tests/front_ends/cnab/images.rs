@@ -1,4 +1,5 @@
-//! Images of bundles: thick ones, layouts, and their digests (rules 1, 19, 25, 27 and 42 of docs/guides/cnab-rules.md).
+//! Images of bundles: images in thick bundles, image layouts, and their digests (rules 1, 19, 25, 27 and 42 of
+//! docs/guides/cnab-rules.md).
 
 use std::fs;
 use std::path::PathBuf;
@@ -64,7 +65,7 @@ fn bundle(digest: Option<&str>) -> Value {
 
 /// A thick bundle contains its image; its non-root user reads its credentials with mode 0600.
 #[test]
-fn a_thick_bundle_brings_its_image() {
+fn thick_bundle_brings_its_image() {
     let world = World::new(TOOL);
     let layout = Layout::new(&world);
     let pack = |bundle: &Value| {
@@ -101,7 +102,7 @@ fn a_thick_bundle_brings_its_image() {
 
 /// An image from a layout is compared with the bundle's digest before it runs.
 #[test]
-fn a_layout_is_verified() {
+fn layout_is_verified() {
     let world = World::new(TOOL);
     let layout = Layout::new(&world);
     let creds = world.path("creds.json");

@@ -137,7 +137,7 @@ fn ctrl_c_cancels_and_outputs_are_kept() {
     assert!(world.cnab(&["show", "app"]).stderr.contains("no installation"));
 }
 
-/// Without executord, the last recorded state is shown and marked as such.
+/// Without executord, the last recorded state is shown with the remark that executord cannot be reached.
 #[test]
 fn show_without_executord_marks_recorded_state() {
     let mut world = World::new(TOOL);

@@ -21,7 +21,7 @@ fn seen(world: &World) -> String {
     outputs["value"].as_str().expect("text").to_owned()
 }
 
-/// A request that executord refuses leaves no installation. The control is the same install without the limit.
+/// A request that executord refuses leaves no installation. As a control, the same install without the limit succeeds.
 #[test]
 fn install_with_refused_limit_records_nothing() {
     let world = World::new(TOOL);
@@ -40,7 +40,7 @@ fn install_with_refused_limit_records_nothing() {
 /// upgrades and an uninstall make four revisions, and a status makes none; after each step no file contains a
 /// credential.
 #[test]
-fn a_bundle_goes_through_its_life() {
+fn bundle_goes_through_its_life() {
     let world = World::new(TOOL);
     let bundle = world.bundle(&lamp());
     let pass = format!("pass=@{}", world.path("pass"));
@@ -86,7 +86,7 @@ fn a_bundle_goes_through_its_life() {
     assert!(world.act(&["upgrade", "app"]).stderr.contains("app is not installed"));
     assert!(world.cnab(&["logs", "app"]).stdout.contains("[REDACTED:"));
 
-    // The control: the same search finds a credential in a file.
+    // As a control, the same search finds a credential in a file.
     fs::write(world.claims().join("forgotten"), format!("{{\"key\":\"{KEY}\"}}")).expect("write");
     assert!(search(world.daemon.setup().home()).found());
 }
@@ -120,7 +120,7 @@ fn installed_name_is_not_installed_again() {
     assert!(ran.stderr.contains(&world.claims().join("credentials").display().to_string()), "{ran:?}");
 }
 
-/// A failure is recorded as such, existing outputs are kept, and the next action succeeds (rules 2, 39 and 47).
+/// A failed action is recorded as failed, existing outputs are kept, and the next action succeeds (rules 2, 39 and 47).
 #[test]
 fn failure_is_recorded_and_next_action_allowed() {
     let world = World::new("echo half > /cnab/app/outputs/seen; echo no >&2; exit 7");
@@ -132,7 +132,7 @@ fn failure_is_recorded_and_next_action_allowed() {
     assert_eq!(world.reported(&["outputs", "app", "seen"])["value"], "half\n");
     assert_eq!(world.cnab(&["logs", "app"]).stdout, "no\n");
 
-    // A missing output without a default is a failure, too (rule 39).
+    // A missing output without a default is also a failure (rule 39).
     world.tool("true");
     let ran = world.act(&["install", "app"]);
     assert!(ran.status == 125 && ran.stderr.contains("/outputs/seen: is missing at"), "{ran:?}");
@@ -151,7 +151,7 @@ fn failure_is_recorded_and_next_action_allowed() {
 
 /// A stateless action requires no credentials and leaves no record (rule 34).
 #[test]
-fn a_stateless_action_leaves_no_record() {
+fn stateless_action_leaves_no_record() {
     let world =
         World::new("echo \"help for $CNAB_INSTALLATION_NAME ${CNAB_REVISION-none}\"; echo x > /cnab/app/outputs/seen");
     let bundle = world.bundle(&lamp());

@@ -19,8 +19,8 @@ fn claims(world: &World, name: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// A `writeOnly` value is never shown, even if another program wrote it into its claim (rule 40). The control finds the
-/// value in that claim. An unreadable record is reported, and all other records are still listed.
+/// A `writeOnly` value is never shown, even if another program wrote it into its claim (rule 40). As a control, the
+/// value is found in that claim. An unreadable record is reported, and all other records are still listed.
 #[test]
 fn foreign_records_are_shown_without_secrets() {
     let world = World::new("echo x > /cnab/app/outputs/seen");
@@ -39,7 +39,7 @@ fn foreign_records_are_shown_without_secrets() {
     }
     assert!(world.cnab(&["show", "app"]).stdout.contains("(writeOnly)"));
     assert_eq!(world.reported(&["show", "app"])["parameters"], json!({ "pass": null, "period": 10 }));
-    assert!(fs::read_to_string(claim).expect("a claim").contains(PASS), "the control");
+    assert!(fs::read_to_string(claim).expect("a claim").contains(PASS), "control failed");
 
     let path = claims(&world, "broken")[0].clone();
     fs::write(&path, &fs::read(&path).expect("a claim")[..100]).expect("truncate");

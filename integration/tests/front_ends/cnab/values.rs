@@ -36,7 +36,7 @@ fn rules_16_to_20_variables_and_files_hold_values() {
     );
     let world = World::new(&script);
     let bundle = world.bundle(&typed());
-    // This formatting is one that no JSON library produces: rule 3 requires the original bytes.
+    // No JSON library produces this formatting: rule 3 requires the original bytes.
     let original = serde_json::to_string_pretty(&typed()).expect("JSON").replace("  ", " \t");
     fs::write(&bundle, &original).expect("write");
     let set = [

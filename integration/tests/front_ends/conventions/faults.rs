@@ -1,4 +1,5 @@
-//! Servers with wrong, slow or endless responses or with a wrong identity: rules 1, 11 and 15.
+//! Servers with wrong, slow or endless responses or with a wrong identity: rules 1, 11 and 15 of
+//! docs/guides/conventions.md.
 
 use serde_json::json;
 
@@ -68,7 +69,7 @@ fn rule_1_server_certificate_is_verified() {
         assert!(world.refused().contains("is not trusted"), "{more}");
     }
     assert!(world.log().is_empty(), "nothing was sent");
-    // The control: with a file that contains the correct certificate and another one, the server is accepted.
+    // As a control, the server is accepted with a file that contains the correct certificate and another certificate.
     let both = stranger + &std::fs::read_to_string(world.dir.path().join("ca.pem")).unwrap();
     world.write("both.pem", &both);
     world.register(&[("a", "hello", "caFile = \"both.pem\"")]);

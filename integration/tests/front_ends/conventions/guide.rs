@@ -5,10 +5,10 @@ use integration::guide::{Guide, GuideShell};
 use integration::conventions::World;
 
 #[test]
-fn the_guide_works_as_it_says() {
+fn guide_works_as_it_says() {
     let world = World::start();
     let guide = Guide::read("docs/guides/conventions.md");
-    assert!(guide.commands() > 4, "there is something to be tried");
+    assert!(guide.commands() > 4, "the guide has too few commands");
     let env = vec![
         ("PORT", world.port.to_string().into()),
         ("REGISTRY_PORT", world.registry_port().to_string().into()),

@@ -36,7 +36,7 @@ impl Player {
 /// A variable from a convention reaches the container. An addition without a grant fails the whole play. The convention
 /// never receives the value of the Secret, but the container has it.
 #[test]
-fn a_play_is_decorated_before_it_runs() {
+fn play_is_decorated_before_it_runs() {
     let player = Player { world: World::start(), daemon: Daemon::start(), rootfs: Rootfs::busybox() };
     let script = format!("echo $CONVENTION_SERVER; test \"$PASSWORD\" = {VALUE} && echo whole");
     let pod = json!({

@@ -1,4 +1,4 @@
-//! Servers that try to gain privileges or to obtain a secret: rules 13 and 14.
+//! Servers that try to gain privileges or to obtain a secret: rules 13 and 14 of docs/guides/conventions.md.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn rule_13_server_adds_privilege_only_with_grant() {
         let reported = world.refused();
         assert!(reported.contains(&format!("convention widener: {field}: adds ")), "{reported}");
         assert!(reported.contains(&format!("the registration lacks the grant {grant}")), "{reported}");
-        // The control: the addition succeeds with the right grant and fails with another grant.
+        // As a control, the addition succeeds with the right grant and fails with another grant.
         world.register(&[("widener", path, "grants = [\"root\", \"secrets\"]")]);
         assert!(world.refused().contains(grant));
         world.register(&[("widener", path, &format!("grants = [{grant:?}]"))]);

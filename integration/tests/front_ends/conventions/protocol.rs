@@ -1,4 +1,4 @@
-//! The protocol with correct servers: rules 1 to 6, 8, 9, 10, 12 and 14.
+//! The protocol with correct servers: rules 1 to 6, 8, 9, 10, 12 and 14 of docs/guides/conventions.md.
 
 use serde_json::{Value, json};
 
@@ -67,8 +67,8 @@ fn rule_5_unresolvable_image_fails_before_any_request() {
     assert!(world.log().is_empty());
 }
 
-/// Rules 8, 9 and 12: each convention gets the result of the previous one, and applying the conventions twice has the
-/// same result as applying them once.
+/// Rules 8, 9 and 12: each convention gets the result of the previous convention, and applying the conventions twice
+/// has the same result as applying them once.
 #[test]
 fn rules_8_9_and_12_conventions_chain_idempotently() {
     let world = World::start();
@@ -133,7 +133,7 @@ fn rule_14_explain_shows_changes_without_secrets() {
     let variable = &applied["items"][0]["spec"]["template"]["spec"]["containers"][0]["env"][0];
     assert_eq!(variable["value"], format!("https://u:{VALUE}@db/"));
     assert_eq!(applied["items"][1], secret);
-    // The control: without the Secret, the value is not secret and is sent.
+    // As a control, the value is not secret without the Secret, and is sent.
     world.run(&["explain", "web.yaml"]);
     assert!(std::fs::read_to_string(world.dir.path().join("log")).unwrap().contains(VALUE));
 }

@@ -1,4 +1,4 @@
-//! P62: jobs run to completion.
+//! Jobs run to completion: rule P62 of docs/guides/kube-rules.md.
 
 use crate::kube::world::KubeFixture;
 

@@ -1,4 +1,4 @@
-//! P64: if a command is killed, the next command completes its work.
+//! If a command is killed, the next command completes its work: rule P64 of docs/guides/kube-rules.md.
 
 use executor_proto::v1::event::Kind;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The whole lifecycle of a play.
+//! The whole lifecycle of a play. The rules are in docs/guides/kube-rules.md.
 
 use executor_proto::v1::State;
 use executor_proto::v1::event::Kind;
@@ -7,10 +7,10 @@ use integration::wait;
 
 use crate::kube::world::{KubeFixture, NEW, OLD, POD, VARIABLE};
 
-/// P22, P30, P40, P53, P55, P56, P64: all features of the pod work, a changed Secret is replaced in place, and nothing
-/// is left after removal.
+/// Rules P22, P30, P40, P53, P55, P56 and P64: all features of the pod work, a changed Secret is replaced in place, and
+/// nothing is left after removal.
 #[test]
-fn a_pod_goes_through_its_life() {
+fn pod_goes_through_its_life() {
     let world = KubeFixture::new();
     let before = world.daemon.footprint();
     let path = world.objects(OLD, VARIABLE, "hello");
@@ -91,8 +91,8 @@ fn a_pod_goes_through_its_life() {
     assert_eq!(world.kube(&["down", &path]).status, 0, "down twice");
 }
 
-/// P11 to P13: during the play, no file of the daemon or of agent-cli contains a value of the Secret; after `down`, no
-/// process does either. The control: the container itself and the source file contain the values.
+/// Rules P11 to P13: during the play, no file of the daemon or of agent-cli contains a value of the Secret; after
+/// `down`, no process does either. As a control, the container itself and the source file contain the values.
 #[test]
 fn nothing_is_left_of_a_secret() {
     let world = KubeFixture::new();
@@ -104,7 +104,7 @@ fn nothing_is_left_of_a_secret() {
         found.iter().any(|label| label == "variable"),
         "control failed: the variable is not in the container: {found:?}"
     );
-    assert!(world.search_files(&world.files()).found(), "the control");
+    assert!(world.search_files(&world.files()).found(), "control failed");
     let report = world.search_files(world.daemon.setup().home());
     assert!(!report.found() && report.files > 3, "{report}");
     world.objects(NEW, VARIABLE, "hello");
@@ -116,7 +116,7 @@ fn nothing_is_left_of_a_secret() {
     assert_eq!(report.unsearched, [], "{report}");
 }
 
-/// P31, P32: the preStop hook runs in the container, and main containers stop before sidecars.
+/// Rules P31 and P32: the preStop hook runs in the container, and main containers stop before sidecars.
 #[test]
 fn prestop_runs_and_sidecars_stop_last() {
     let world = KubeFixture::new();
@@ -167,7 +167,7 @@ fn violations_are_reported_before_anything_runs() {
     assert_eq!(world.containers().len(), 0);
 }
 
-/// P58: a ConfigMap and a file from a Secret can be mounted inside an emptyDir that another container shares.
+/// Rule P58: a ConfigMap and a file from a Secret can be mounted inside an emptyDir that another container shares.
 #[test]
 fn configuration_is_mounted_inside_an_empty_dir() {
     let world = KubeFixture::new();
@@ -189,8 +189,8 @@ fn configuration_is_mounted_inside_an_empty_dir() {
     world.daemon.wait_until_back_at(&before);
 }
 
-/// P1: if executord refuses an object, the refusal is reported with file, line and column, and nothing is started. The
-/// last file is the control.
+/// Rule P1: if executord refuses an object, the refusal is reported with file, line and column, and nothing is started.
+/// The last file is the control.
 #[test]
 fn refusals_of_executord_precede_every_start() {
     let world = KubeFixture::new();
@@ -250,7 +250,8 @@ fn refusals_of_executord_precede_every_start() {
     assert_eq!((world.containers().len(), pods()), (3, 2));
 }
 
-/// P61: the pods of a Deployment are replaced one after the other. Pods that are no longer in any file are removed.
+/// Rule P61: the pods of a Deployment are replaced one after the other. Pods that are no longer in any file are
+/// removed.
 #[test]
 fn deployment_pods_are_replaced_and_removed() {
     let world = KubeFixture::new();
@@ -274,7 +275,7 @@ fn deployment_pods_are_replaced_and_removed() {
     world.write("box.yaml", &deployment(2, "two"));
     world.play_ok(&path);
     assert_ne!(pid(&world.container("team_box-0_box")), first);
-    // Zero replicas is no error: it scales down. `diff` agrees with `play`.
+    // Zero replicas are no error: the Deployment is scaled down. `diff` agrees with `play`.
     world.write("box.yaml", &deployment(0, "two"));
     let names = ["box-0", "box-1"].map(|pod| (pod.to_owned(), "remove".to_owned()));
     assert_eq!(world.diff(&path), names);

@@ -51,7 +51,7 @@ fn p64_terminal_progress_prints_line_per_step() {
         command.env("TERM", "xterm").stdin(terminal.try_clone().unwrap());
         command.stdout(terminal.try_clone().unwrap()).stderr(terminal);
         let mut child = command.spawn().unwrap();
-        // From here, only the program has the terminal open.
+        // Afterwards only the program has the terminal open.
         drop(command);
         let (mut text, mut some) = (Vec::new(), [0; 4096]);
         while let Ok(length @ 1..) = screen.read(&mut some) {

@@ -31,7 +31,7 @@ fn exec_gets_environment_if_requested() {
     daemon.api.started(keeping(request));
     assert!(daemon.api.get("c").unwrap().spec.unwrap().keep_environment);
     assert_eq!(printed(&daemon, "c"), format!("seen,{SECRET},\n"));
-    // The control: without the option, executed processes get no variables.
+    // As a control, executed processes get no variables without the option.
     assert_eq!(executed(&daemon.api, script("c", "echo $OPEN,$PW")).unwrap().text(), ",\n");
     // Variables of the executed process take precedence, each name appears once, and HOME belongs to the process's
     // user.
@@ -65,7 +65,8 @@ fn container_without_kept_environment_reports_it() {
     assert!(reported.code() == Code::InvalidArgument && reported.message().contains(field), "{reported}");
 }
 
-/// If requested, the program of a check gets the environment. The control, without the option, never becomes ready.
+/// If requested, the program of a check gets the environment. As a control, the same container without the option never
+/// becomes ready.
 #[test]
 fn check_gets_environment_if_requested() {
     let daemon = Daemon::start();

@@ -18,8 +18,8 @@ fn sorted(text: &str) -> Vec<u32> {
     groups
 }
 
-/// Groups given by number or by name apply to the container's process and to executed processes, for every user. The
-/// control is a container without groups.
+/// Groups given by number or by name apply to the container's process and to executed processes, for every user. As a
+/// control, a container without requested groups has none of them.
 #[test]
 fn groups_apply_to_every_process() {
     let daemon = Daemon::start();
@@ -55,11 +55,12 @@ fn groups_apply_to_steps_of_tree() {
     let action = Some(Action { serial: Some(serial), ..Action::default() });
     let tree = |groups| with_groups(RunRequest { action: action.clone(), ..RunRequest::default() }, groups);
     assert_eq!(exit(&daemon.api.run_to_end(tree(&["4242"]).id("with").memory(64 << 20))), Ok(0));
-    assert_eq!(exit(&daemon.api.run_to_end(tree(&[]).id("without").memory(64 << 20))), Ok(1), "the control");
+    assert_eq!(exit(&daemon.api.run_to_end(tree(&[]).id("without").memory(64 << 20))), Ok(1), "control failed");
 }
 
 /// With `strict_groups`, processes have no group of /etc/group, in the container's process and in executed processes.
-/// The control is the same container without it. See CRI rules G11 and C28.
+/// As a control, the same container without the option has these groups. See CRI rules G11 and C28 of
+/// docs/guides/cri-rules.md.
 #[test]
 fn strict_groups_are_the_only_ones() {
     let rootfs = Rootfs::busybox();
@@ -78,7 +79,8 @@ fn strict_groups_are_the_only_ones() {
 }
 
 /// With `merge_groups`, a user with a group has the groups of /etc/group too, in the container's process and in
-/// executed processes. The control is the same container without it. See CRI rule C28.
+/// executed processes. As a control, the same container without the option does not have these groups. See CRI rule
+/// C28.
 #[test]
 fn merged_groups_include_memberships() {
     let rootfs = Rootfs::busybox();

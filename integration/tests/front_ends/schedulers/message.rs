@@ -51,7 +51,7 @@ fn termination_message_is_in_result() {
 
 /// Only the last bytes of a message are kept, and invalid UTF-8 is replaced.
 #[test]
-fn a_message_is_bounded() {
+fn message_is_bounded() {
     let daemon = Daemon::start();
     let ended = daemon.api.run_to_end(with_message(sh(&format!("seq 200000 | head -c 900000 >{LOG}")).id("long"), ""));
     let text = message(&ended);
@@ -70,7 +70,8 @@ fn a_message_is_bounded() {
     assert!(daemon.api.output("full").text().contains("full"));
 }
 
-/// The whole message is masked before it is truncated. The control masks nothing.
+/// The whole message is masked before it is truncated. As a control, the same container without redaction has the value
+/// in its message.
 #[test]
 fn secrets_are_masked() {
     let daemon = Daemon::start();

@@ -32,8 +32,9 @@ fn kept(shim: i32) -> File {
 }
 
 /// While an executed process runs with the environment, the memory of executord, the launcher, the shim and the
-/// process's supervisor does not contain it. The controls: the search finds the environment in both processes of the
-/// container, and in the shim if the shim masks it; the file contains it before the exit, and zeros afterwards.
+/// process's supervisor does not contain it. As controls, the search finds the environment in both processes of the
+/// container, and in the shim if the shim masks it; the file contains the environment before the exit, and zeros
+/// afterwards.
 #[test]
 fn kept_environment_is_in_no_executor_process() {
     let daemon = Daemon::start();
@@ -69,7 +70,7 @@ fn kept_environment_is_in_no_executor_process() {
         let file = kept(record.shim.pid);
         let mut content = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
         file.read_exact_at(&mut content, 0).unwrap();
-        assert!(content.windows(SIZE).any(|window| window == canary.as_bytes()), "the control");
+        assert!(content.windows(SIZE).any(|window| window == canary.as_bytes()), "control failed");
         daemon.api.stop(id, Some(0)).unwrap();
         let wipe = daemon.api.wait(id).unwrap().result.unwrap().wipe.expect("a receipt");
         assert!(wipe.verified && wipe.files == 1 && wipe.bytes == content.len() as u64, "{wipe:?}");

@@ -48,7 +48,8 @@ fn container_usage_is_counted() {
     request.limits.get_or_insert_default().cpu_millis = 500;
     worked(&daemon, request);
     daemon.api.started(sleeper("idle"));
-    // The kernel counts a CPU period at its end. Until then, the shell may wait for CPU time to start its last process.
+    // The kernel counts a CPU period at its end. Before the end of the period, the shell may wait for CPU time to start
+    // its last process.
     let both = wait::until("a CPU period is over, and the shell has started sleep", || {
         let both = stats_of(&daemon, &["idle", "busy"]);
         let used = both[0].usage?;
@@ -65,7 +66,7 @@ fn container_usage_is_counted() {
     assert!(other.usage_bytes < 8 << 20 && memory.max_bytes >= Some(memory.usage_bytes), "{other:?}");
     assert_eq!(used.pids.unwrap().current, 2, "the shell and its sleep");
     assert_eq!((used.network, busy.limits.clone().unwrap().cpu_millis), (None, 500));
-    // The final counters are not less than those of the running container.
+    // The final counters are not less than the counters of the running container.
     daemon.api.stop("busy", Some(0)).unwrap();
     let ended = daemon.api.wait("busy").unwrap();
     let end = ending(&ended).usage.unwrap();
@@ -122,7 +123,7 @@ fn invalid_requests_are_refused_by_field() {
 /// A stream of named containers ends without an error, with their final counters, as soon as the last container has
 /// exited.
 #[test]
-fn a_stream_ends_with_its_containers() {
+fn stream_ends_with_its_containers() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     daemon.api.started(sleeper("other"));

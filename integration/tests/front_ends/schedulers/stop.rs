@@ -23,7 +23,7 @@ fn is_up(daemon: &Daemon, id: &str, lines: usize) {
     wait::until("the processes are up", || (daemon.api.logs_so_far(id).matches("up").count() == lines).then_some(()));
 }
 
-/// Stop sends the requested signal. The controls: without a requested signal, Stop sends the container's own signal.
+/// Stop sends the requested signal. As a control, Stop sends the container's own signal if no signal is requested.
 #[test]
 fn requested_signal_replaces_configured_stop_signal() {
     let daemon = Daemon::start();
@@ -41,16 +41,16 @@ fn requested_signal_replaces_configured_stop_signal() {
     assert_eq!(exit(&daemon.api.get("cli").unwrap()), Ok(7));
 }
 
-/// A second Stop sends no signal, with or without one in the request. It can only shorten the grace period.
+/// A second Stop sends no signal, even if the request contains a signal. It can only shorten the grace period.
 #[test]
-fn a_later_stop_sends_no_signal() {
+fn later_stop_sends_no_signal() {
     let daemon = Daemon::start();
     daemon.api.started(sh(TRAPS).id("c").grace_ms(3_600_000));
     is_up(&daemon, "c", 1);
     for signal in [INT, INT, USR1, 0] {
         stop(&daemon, "c", signal, None).unwrap();
     }
-    // The process prints the name of the first signal before it handles the next one.
+    // The process prints the name of the first signal before it handles the next signal.
     wait::until("the first signal is handled", || daemon.api.logs_so_far("c").contains("int").then_some(()));
     daemon.api.signal("c", USR1).unwrap();
     assert_eq!(exit(&daemon.api.wait("c").unwrap()), Ok(7));

@@ -167,7 +167,7 @@ fn every_action_runs_or_names_refused_field() {
     for (name, action, failure) in table {
         assert!(run(&daemon.api, request(name, &action)).unwrap().created, "{name}");
         let result = daemon.api.wait(name).unwrap().result.unwrap();
-        // If two actions end at the same time, one may be cancelled first.
+        // If two actions end at the same time, one of them may be cancelled before its end is recorded.
         let reported = result.failure.map(|failure| failure.message);
         match (reported.as_deref(), failure) {
             (Some(reported), Some(failure)) => assert!(failure.starts_with(reported), "{name}: {reported}"),

@@ -19,7 +19,7 @@ fn repeated_request_returns_same_container() {
     daemon.api.stop("same", None).unwrap();
     let ended = daemon.api.wait("same").unwrap();
     let late = daemon.api.run(request()).unwrap();
-    assert_eq!((late.created, late.container), (false, Some(ended)), "whatever its state by now");
+    assert_eq!((late.created, late.container), (false, Some(ended)), "the same container is returned in any state");
 }
 
 /// If several identical requests arrive at the same time, one of them creates the container, and the others find it.
@@ -66,7 +66,7 @@ fn different_request_with_used_id_is_refused() {
         assert_eq!(status.code(), Code::AlreadyExists, "{what}");
         assert!(status.message().contains("container same (running)"), "{status:?}");
     }
-    assert_eq!(daemon.api.get("same").unwrap(), running, "and the first one is none the worse for it");
+    assert_eq!(daemon.api.get("same").unwrap(), running, "the first container is unaffected");
     daemon.api.delete("same", true).unwrap();
     let other = request().action(|run| run.env[0].value = "two".into());
     assert!(daemon.api.run(other).unwrap().created, "the control: the id is free again");

@@ -10,7 +10,7 @@ use tonic::Code;
 
 /// The description of a container contains no secrets, while it runs and afterwards.
 #[test]
-fn a_container_is_reported_without_its_secrets() {
+fn container_is_reported_without_its_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let request = sleeper("web-1")
@@ -95,7 +95,7 @@ fn every_kind_of_exit_is_reported() {
     let hungry = sh("exec dd if=/dev/zero of=/dev/null bs=60M count=1").rootfs(&busybox).memory(16 << 20);
     let hungry = daemon.api.run_to_end(hungry);
     assert!(ending(&hungry).oom_killed);
-    // The wording is that of Diego, as for a process of a tree.
+    // The wording is Diego's, as for a process of a tree.
     let words = |container: &Container| ending(container).failure.as_ref().map(|failure| failure.message.clone());
     assert_eq!(words(&hungry).unwrap(), "Exited with status 137 (out of memory)");
     assert_eq!(words(&signalled).unwrap(), "Exited with status 137");
@@ -227,7 +227,7 @@ fn info_reports_setup_and_available_capacity() {
 
 /// A connection stays usable after a call with secrets, for every kind of call that follows.
 #[test]
-fn a_connection_serves_on_after_secrets() {
+fn connection_serves_on_after_secrets() {
     let daemon = Daemon::start();
     let sockets = || {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().flatten();

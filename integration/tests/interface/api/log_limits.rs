@@ -1,4 +1,4 @@
-//! Limits of a container's log: output above the limits is not kept, is reported once, and is counted; attached clients
+//! Limits of a container's log: output above the limits is dropped, is reported once, and is counted; attached clients
 //! receive all output.
 
 use executor_proto::v1::{AttachStart, LogLimits, LogStream, RunRequest, StreamLogsResponse};
@@ -86,7 +86,7 @@ fn log_limits_drop_output_except_for_clients() {
     }
 }
 
-/// If output exceeds the limit again after a pause, this is reported again. The log can be read with its gaps from any
+/// Output that exceeds the limit again after a pause is reported again. The log can be read with its gaps from any
 /// position.
 #[test]
 fn each_overage_is_reported_once() {
@@ -103,7 +103,7 @@ fn each_overage_is_reported_once() {
 
 /// The operator configures a default and a maximum for the limits.
 #[test]
-fn the_operator_limits_logs() {
+fn operator_limits_logs() {
     let policy = "[policy]\ndefault_log_lines_per_second = 7\nlog_lines_per_second_max = 10\nlog_bytes_per_second_max = \"4K\"\n";
     let daemon = Setup::default().config(policy).start();
     let spec = daemon.api.run_to_end(sh("true").id("default")).spec.unwrap();
@@ -122,8 +122,8 @@ fn the_operator_limits_logs() {
 #[test]
 fn entries_end_on_whole_characters() {
     let daemon = Daemon::start();
-    // Writes characters of three bytes from an odd offset, in much more than one entry. Then writes one character in
-    // three pieces, each after the previous one was read, and an incomplete character.
+    // Writes characters of three bytes from an odd offset, which fill several entries. Then writes one character in
+    // three pieces, each after the previous piece was read, and an incomplete character.
     let script = r"import os, fcntl, array, termios
 os.write(1, b'x' + 300_000 * b'\xe2\x82\xac')
 def written(piece):

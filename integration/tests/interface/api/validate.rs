@@ -50,7 +50,7 @@ fn validate_judges_like_run_without_effect() {
     assert_eq!(fields(&other.unwrap_err()), ["run.pod"]);
     assert_eq!(fields(&validate(&daemon, None, None).unwrap_err()), ["run"]);
 
-    // The control: an accepted request has no effect in Validate either.
+    // As a control, an accepted request has no effect in Validate either.
     validate(&daemon, Some(good().file("a", b"secret")), None).unwrap();
     validate(&daemon, Some(member(64 << 20)), Some(pod("a.example"))).unwrap();
     validate(&daemon, None, Some(pod("a.example"))).unwrap();
@@ -116,7 +116,7 @@ fn unknown_fields_are_refused_on_request() {
     assert_eq!(daemon.api.ids().len(), 0);
     let malformed = send(&daemon, run, newer("a", None, ""), Some("yes")).unwrap_err();
     assert!(malformed.message().contains("executor-strict-fields"), "{malformed:?}");
-    // The controls: known fields, and unknown fields without strictness.
+    // As controls, known fields are accepted, and so are unknown fields without strictness.
     assert!(send(&daemon, run, newer("a", None, ""), Some("true")).unwrap().created);
     assert!(send(&daemon, run, newer("b", Some(1), "vm"), None).unwrap().created);
 }

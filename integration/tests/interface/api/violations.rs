@@ -1,4 +1,4 @@
-//! INVALID_ARGUMENT reports all violations together, each with its field, and no byte of the status contains a secret.
+//! INVALID_ARGUMENT reports all violations together, each with its field, and no part of the status contains a secret.
 
 use executor_proto::v1::{File, Limits, RunRequest};
 use integration::daemon::Daemon;
@@ -61,8 +61,8 @@ fn every_violation_is_reported_at_once() {
     daemon.wait_until_back_at(&before);
 }
 
-/// No byte of a refusal contains a secret, in whatever field of the request the secret is. The message, details and
-/// headers are searched as received. The control finds a label, which is public, with the same search.
+/// No part of a refusal contains a secret, whatever field of the request contains the secret. The message, details and
+/// headers are searched as received. As a control, the same search finds a label, which is public.
 #[test]
 fn no_secret_is_in_a_status() {
     const CANARY: &str = "canary-5e72d1";
@@ -102,10 +102,10 @@ fn no_secret_is_in_a_status() {
     assert!(!log.contains(CANARY) || log.contains(&format!("{CANARY} ")), "{log}");
 }
 
-/// If a response has very many violations, the list is shortened and their number is reported: a client in another
-/// language rejects long trailers.
+/// If a response has very many violations, the list is shortened and their number is reported, because clients in other
+/// languages reject long trailers.
 #[test]
-fn a_flood_of_violations_fits_an_answer() {
+fn flood_of_violations_fits_an_answer() {
     let daemon = Daemon::start();
     let flood = program("/bin/true", &[]).action(|run| {
         run.env = (0..9000).map(|_| executor_proto::v1::EnvironmentVariable::default()).collect();

@@ -19,7 +19,8 @@ const CALLERS: &str = "\
     [[callers]]\nuri = 'spiffe://test/reader'\nmethods = ['read']\n\
     [[callers]]\nou = 'organization:a'\ncn = 'rep'\nmethods = ['executor.v1.Executor/Info']\n";
 
-/// Each unauthorized client gets an error with the reason and no other response. The daemon logs one line for each.
+/// Each unauthorized client gets an error with the reason and no other response. The daemon logs one line for each of
+/// these clients.
 #[test]
 fn strangers_are_refused_with_the_reason() {
     let tls = TlsDaemon::start(CALLERS, "");
@@ -78,11 +79,11 @@ fn strangers_are_refused_with_the_reason() {
     let error = tls.connect(&named).err().unwrap().to_string();
     assert!(error.contains("executord's certificate is not for \"node-2\""), "{error}");
     let client = tls.connect(&tls.operator()).unwrap();
-    assert_eq!(client.address(), &ServerAddress::Tcp(tls.address.clone()), "the control");
+    assert_eq!(client.address(), &ServerAddress::Tcp(tls.address.clone()), "control failed");
 }
 
 #[test]
-fn a_caller_calls_what_its_entries_allow() {
+fn caller_calls_what_its_entries_allow() {
     let tls = TlsDaemon::start(CALLERS, "");
     let api = &tls.daemon.api;
     let reader = tls.connect(&tls.files("reader", &tls.authority.caller("spiffe://test/reader"))).unwrap();
@@ -141,7 +142,7 @@ fn python_client_uses_reflection_over_tls() {
 
 /// Python's grpcio over TLS, with and without a permitted certificate.
 #[test]
-fn a_python_client_calls_over_tls() {
+fn python_client_calls_over_tls() {
     let tls = TlsDaemon::start(CALLERS, "");
     let python = std::env::var_os("EXECUTOR_PYTHON").expect("EXECUTOR_PYTHON is not set: run `cargo xtask test`");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/calls.py");

@@ -50,9 +50,9 @@ fn tls_secret_is_wiped_after_one_second() {
     }
 }
 
-/// If a request is incomplete, its secrets are wiped at the latest when the connection closes.
+/// The secrets of an incomplete request are wiped when the connection closes, or earlier.
 #[test]
-fn a_request_that_breaks_off_leaves_nothing() {
+fn request_that_breaks_off_leaves_nothing() {
     let tls = TlsDaemon::start("", "");
     let client = tls.connect(&tls.operator()).unwrap();
     let secret = Canary::random(900_000).unwrap();
@@ -65,7 +65,7 @@ fn a_request_that_breaks_off_leaves_nothing() {
     is_gone(&tls.daemon, &secret, "after the connection was closed");
 }
 
-/// The control: if the allocator overwrites nothing, the secrets are found.
+/// As a control, the secrets are found if the allocator overwrites nothing.
 #[test]
 fn control_without_wipe_finds_tls_secret() {
     let tls = TlsDaemon::new(Setup::default().control(), "", "");

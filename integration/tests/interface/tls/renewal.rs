@@ -31,7 +31,8 @@ fn is_presented(tls: &TlsDaemon, name: &str) {
     wait::until("the new certificate is presented", || (presented(tls) == format!("subject=CN={name}")).then_some(()));
 }
 
-/// While the certificate, key and CA of the node are replaced, no call fails, on old or new connections.
+/// While the certificate, key and CA of the node are replaced, no call fails, neither on existing connections nor on
+/// new connections.
 #[test]
 fn certificates_are_replaced_under_load() {
     let tls = TlsDaemon::start("", "connections_per_address = 1000");
@@ -86,8 +87,8 @@ fn wait_for(api: &integration::api::Api, lane: tokio::task::JoinHandle<()>) -> R
     api.block_on(lane)
 }
 
-/// Links and whole directories are replaced as in Kubernetes. If a new certificate is invalid or expired, this is
-/// reported, and the earlier certificate stays in use.
+/// Links and whole directories are replaced as in Kubernetes. A new certificate that is invalid or expired is reported,
+/// and the earlier certificate stays in use.
 #[test]
 fn linked_certificates_reload_and_bad_ones_reported() {
     let tls = TlsDaemon::start("", "");

@@ -49,8 +49,8 @@ fn is_logged(daemon: &Daemon, words: &str) {
     wait::until(&format!("{words:?} is logged"), || daemon.setup().logged().contains(words).then_some(()));
 }
 
-/// If the entry of a caller is removed, its connection is closed, its stream ends, and its calls fail. The control: the
-/// operator's connection continues.
+/// If the entry of a caller is removed, its connection is closed, its stream ends, and its calls fail. As a control,
+/// the operator's connection continues.
 #[test]
 fn removed_caller_loses_its_connection() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -85,7 +85,7 @@ fn removed_method_ends_its_calls() {
     assert_eq!(denied.code(), tonic::Code::PermissionDenied);
 }
 
-/// A connection is closed when its certificate expires. The control: a connection with a valid certificate continues.
+/// A connection is closed when its certificate expires. As a control, a connection with a valid certificate continues.
 #[test]
 fn expired_certificate_ends_its_connection() {
     let tls = TlsDaemon::start(&guest("'read'"), "");

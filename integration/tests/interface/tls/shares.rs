@@ -41,7 +41,7 @@ fn unread_responses_delay_no_other_identity() {
         }
         unread.push(raw);
     }
-    // The control: the server does send the response.
+    // As a control, the server does send the response.
     unread[0].until(|kind, flags, _, _| kind == HEADERS && flags & END_STREAM == 0);
     // PING frames do not count as progress. Closed connections are skipped.
     let (over, is_over) = channel::<()>();
@@ -76,6 +76,6 @@ fn streams_of_an_identity_leave_others_theirs() {
         tls.daemon.api.block_on(async { client.rpc().watch_events(v1::WatchEventsRequest::default()).await })
     };
     let refused = watch("a").unwrap_err();
-    assert!(refused.message().contains("this caller has 1024 calls with response streams open"), "{refused}");
+    assert!(refused.message().contains("this caller has the maximum of 1024 open response streams"), "{refused}");
     watch("b").unwrap();
 }

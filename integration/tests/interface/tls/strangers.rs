@@ -1,4 +1,4 @@
-//! Unauthenticated clients (strangers) connect. They block no other client, and are disconnected.
+//! Unauthenticated clients connect. They block no other client, and are disconnected.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,12 +14,12 @@ use integration::wait::{self, DEFAULT_TIMEOUT};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 
-/// Number of strangers; a long run sets EXECUTOR_TLS_STRANGERS=10000.
+/// Number of unauthenticated clients. EXECUTOR_TLS_STRANGERS overrides the default; use 10000 for a long run.
 fn strangers() -> usize {
     std::env::var("EXECUTOR_TLS_STRANGERS").map_or(600, |count| count.parse().unwrap())
 }
 
-/// Maximum memory growth of a daemon in bytes under the load of strangers.
+/// Maximum memory growth of a daemon in bytes under the load of unauthenticated clients.
 const MORE: u64 = 32 << 20;
 
 fn resident(pid: i32) -> u64 {
@@ -46,7 +46,7 @@ async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientCon
                 let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
                 let mut reported = Vec::new();
                 let _ = stream.read_to_end(&mut reported).await;
-                assert!(reported.is_empty(), "a stranger was answered: {reported:?}");
+                assert!(reported.is_empty(), "an unauthenticated client received a response: {reported:?}");
             }
         }
         1 => {
@@ -91,8 +91,8 @@ fn unauthenticated_clients_block_no_caller() {
     });
     let (mut calls, mut most) = (0, 0);
     while !knocking.is_finished() {
-        call(&kept).expect("a connection of before");
-        call(&tls.connect(&files).expect("a new connection")).expect("a call on it");
+        call(&kept).expect("an earlier connection");
+        call(&tls.connect(&files).expect("a new connection")).expect("a call on the new connection");
         most = most.max(resident(tls.daemon.pid()));
         calls += 2;
     }
@@ -101,14 +101,17 @@ fn unauthenticated_clients_block_no_caller() {
     assert!(most.saturating_sub(before) < MORE, "{before} bytes before, at most {most} meanwhile");
     let counted = || metrics::value(&tls.daemon, "executor_strangers_refused_total");
     wait::until("nearly all are counted", || (counted() >= strangers as f64 * 0.9).then_some(()));
-    assert!(counted() <= strangers as f64, "and no caller");
+    assert!(counted() <= strangers as f64, "callers were counted as unauthenticated clients");
     let reported = tls.refusals().len();
-    assert!(reported >= 10 && reported < strangers / 2, "some are logged one by one: {reported} of {strangers}");
+    assert!(
+        reported >= 10 && reported < strangers / 2,
+        "some refusals are logged individually: {reported} of {strangers}"
+    );
 }
 
 /// The daemon disconnects a client whose handshake stalls or never ends.
 #[test]
-fn a_handshake_that_hangs_is_cut_off() {
+fn handshake_that_hangs_is_cut_off() {
     let tls = TlsDaemon::start("", "handshake_seconds = 1");
     let connect = || {
         let stream = TcpStream::connect(&tls.address).unwrap();
@@ -120,7 +123,7 @@ fn a_handshake_that_hangs_is_cut_off() {
     wait::until("the message is logged", || {
         tls.refusals().iter().any(|line| line.contains("the handshake timed out after 1 s")).then_some(())
     });
-    // The daemon does not wait for a handshake message that is announced with 16 MB.
+    // The daemon does not wait for a handshake message whose header announces 16 MB.
     let mut large = connect();
     let record = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     while large.write_all(&record).is_ok() {}

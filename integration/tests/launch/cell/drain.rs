@@ -26,8 +26,8 @@ fn drain(daemon: &Daemon, deadline: Duration, parallel: u32) -> Result<Vec<Drain
     hurried(daemon, deadline, parallel, |_| false)
 }
 
-/// Starts a drain. When `waited_for` accepts a progress message, another call moves the deadline forward to one second
-/// from then.
+/// Starts a drain. When `waited_for` accepts a progress message, another call moves the deadline to one second after
+/// that message.
 fn hurried(
     daemon: &Daemon,
     deadline: Duration,
@@ -77,7 +77,7 @@ fn drain_ends_at_deadline_and_lists_killed() {
     }
     let resources = Resources { memory_bytes: 16 << 20, ..Resources::default() };
     daemon.api.block_on(daemon.api.client().cell().reserve("later", resources, None)).unwrap();
-    assert!(serves(&daemon), "the control");
+    assert!(serves(&daemon), "control failed");
     let reported = || ["executor_reservations", "executor_drained"].map(|series| metrics::value(&daemon, series));
     assert_eq!(reported(), [1.0, 0.0]);
 
@@ -93,7 +93,10 @@ fn drain_ends_at_deadline_and_lists_killed() {
     // A container whose grace period would end after the deadline is stopped immediately, and does not count against
     // `parallel`.
     let most = 8 + stubborn as u32;
-    assert!(before_deadline.iter().all(|one| one.stopping <= most), "at most 8 at once: {before_deadline:?}");
+    assert!(
+        before_deadline.iter().all(|one| one.stopping <= most),
+        "more than {most} containers stop at the same time: {before_deadline:?}"
+    );
     assert!(before_deadline.len() + at_once.len() > 1, "there was progress");
     let deadline_at = last.deadline_at.unwrap();
     for index in 0..all {
@@ -193,7 +196,7 @@ fn drain_survives_client_and_daemon() {
 }
 
 #[test]
-fn the_command_line_drains() {
+fn command_line_drains() {
     let daemon = Daemon::start();
     let run = |arguments: &[&str]| cli::run(&daemon.socket(), arguments);
     daemon.api.up(sh(IGNORES).id("stubborn").grace_ms(100));

@@ -18,10 +18,10 @@ fn serves(daemon: &Daemon) -> bool {
 }
 
 #[test]
-fn an_operator_calls_the_cell_unhealthy() {
+fn operator_calls_the_cell_unhealthy() {
     let mut daemon = Daemon::start();
     let run = |daemon: &Daemon, arguments: &[&str]| cli::run(&daemon.socket(), arguments);
-    assert!(health(&daemon).healthy && serves(&daemon), "the control");
+    assert!(health(&daemon).healthy && serves(&daemon), "control failed");
     let set = run(&daemon, &["health", "--unhealthy", "bad disk"]);
     assert_eq!((set.status, &*set.stdout), (0, "NOT healthy: set by an operator: bad disk\n"), "{set:?}");
     assert_eq!(run(&daemon, &["health"]).status, 1, "a script tests the status");
@@ -47,7 +47,7 @@ fn an_operator_calls_the_cell_unhealthy() {
 /// The self-test fails while the launcher does not respond, and passes when the launcher responds again. The container
 /// of the self-test is never listed.
 #[test]
-fn the_self_test_fails_and_recovers() {
+fn self_test_fails_and_recovers() {
     let setup = Setup::default();
     let config = "[self_test]\ninterval_seconds = 1\ntimeout_seconds = 8\n[capacity]\nmemory_bytes = \"64M\"\n";
     let config = metrics::table(&setup) + config;

@@ -1,6 +1,6 @@
 //! Containers that do not exit or start in time, because a file system does not respond: one container's process is in
-//! uninterruptible sleep, and another container cannot be created. The rest of the cell continues to work. The control
-//! uses the same file system while it responds.
+//! uninterruptible sleep, and another container cannot be created. The rest of the cell continues to work. As a
+//! control, the same file system is used while it responds.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -82,7 +82,7 @@ fn sleeps(container: &Container) -> bool {
 #[test]
 fn unkillable_process_is_quarantined_until_exit() {
     let mut stage = Stage::new();
-    // The control: while the file system responds, the same container exits and can be stopped.
+    // As a control, the same container exits and can be stopped while the file system responds.
     let ended = stage.daemon.api.run_to_end(Stage::reader("control"));
     assert_eq!((exit(&ended), ended.quarantine), (Ok(0), None));
     assert_eq!(stage.daemon.api.output("control").text(), "begun\nfrom the file system\n");
@@ -164,7 +164,7 @@ fn stuck_container_creation_does_not_block_others() {
         (gone || ended()).then_some(())
     });
     assert_eq!(stage.daemon.api.info().quarantined, 0);
-    let _ = stage.daemon.api.delete("stuck", true); // where it was made at last, to be killed
+    let _ = stage.daemon.api.delete("stuck", true); // deletes the container if its creation has completed
     wait::until("the capacity of the container is free", || (stage.allocated() == 0).then_some(()));
-    assert_eq!(exit(&stage.daemon.api.run_to_end(Stage::reader("control"))), Ok(0), "the control");
+    assert_eq!(exit(&stage.daemon.api.run_to_end(Stage::reader("control"))), Ok(0), "control failed");
 }

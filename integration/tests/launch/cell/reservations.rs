@@ -82,7 +82,7 @@ fn reservation_holds_capacity_until_claimed() {
 }
 
 #[test]
-fn a_reservation_expires_and_says_so() {
+fn reservation_expires_and_says_so() {
     let daemon = Setup::default().config(SMALL).start();
     let mut events = daemon.api.events_after(daemon.api.info().cursor);
     reserve(&daemon, "late", 128, Some(Duration::from_secs(1))).unwrap();
@@ -96,7 +96,7 @@ fn a_reservation_expires_and_says_so() {
     assert!(late.message().contains("the reservation late expired at 2"), "{late}");
     let never = daemon.api.run(into_reservation(sh("exit 0").id("never"))).unwrap_err();
     assert!(never.message().contains("there is no reservation never"), "{never}");
-    // The control: the id itself is free.
+    // As a control, the id itself is free.
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("late").memory(64 * MIB))), Ok(3));
 
     daemon.api.delete("late", true).unwrap();
@@ -121,7 +121,7 @@ fn reservations_survive_a_restart() {
     let (long, _) = reserve(&daemon, "long", 64, None).unwrap();
     reserve(&daemon, "short", 64, Some(Duration::from_secs(1))).unwrap();
     daemon.terminate();
-    // By then the short reservation has expired, even if the next daemon starts quickly.
+    // After this pause the short reservation has expired, even if the next daemon starts quickly.
     std::thread::sleep(Duration::from_secs(1));
     daemon.start_again();
     assert_eq!(memory(&daemon), [64, 64, 64, 1]);
@@ -137,8 +137,8 @@ fn reservations_survive_a_restart() {
     daemon.api.delete("long", true).unwrap();
 }
 
-/// The reservations of one caller leave the share of another caller free, also after a restart. The controls: when the
-/// first caller's share is full, another caller and root still get capacity, and root has no share. A caller that may
+/// The reservations of one caller leave the share of another caller free, even after a restart. As controls, another
+/// caller and root still get capacity when the first caller's share is full, and root has no share. A caller that may
 /// reserve and run may not drain.
 #[test]
 fn reservations_have_a_share_by_caller() {
@@ -189,7 +189,7 @@ fn reservations_have_a_share_by_caller() {
 }
 
 #[test]
-fn the_command_line_reserves_and_releases() {
+fn command_line_reserves_and_releases() {
     let daemon = Daemon::start();
     let run = |arguments: &[&str]| cli::run(&daemon.socket(), arguments);
     let made = run(&["reserve", "--memory", "64M", "--ttl", "10m", "r1"]);

@@ -45,8 +45,8 @@ fn host_has_apparmor() -> bool {
     enabled.trim() == "Y" && Path::new("/sys/kernel/security/apparmor/profiles").exists()
 }
 
-/// If a profile is requested, every process of the container has it. The control: without a profile, the file is
-/// readable.
+/// If a profile is requested, every process of the container has it. As a control, the file is readable without a
+/// profile.
 #[test]
 fn processes_have_the_profile_or_are_refused() {
     let daemon = Setup::default().config(CONFIG).start();
@@ -69,7 +69,7 @@ fn processes_have_the_profile_or_are_refused() {
     assert_eq!(printed(&daemon, with_init), expected);
     daemon.api.started(confined("executor-test", sleeper("exec")));
     assert_eq!(executed(&daemon.api, script("exec", ATTEMPT)).unwrap().text(), expected);
-    assert!(!printed(&daemon, sh(ATTEMPT).id("free")).contains("denied"), "the control");
+    assert!(!printed(&daemon, sh(ATTEMPT).id("free")).contains("denied"), "control failed");
 }
 
 /// A profile that the operator does not list is refused, including `unconfined`.

@@ -80,7 +80,7 @@ impl Vendor {
 }
 
 /// Every process of the container gets the node, mounts and variables of a device; a variable in the request takes
-/// precedence. The control: a container without the device has none of them. After the exit nothing is left.
+/// precedence. As a control, a container without the device has none of them. After the exit nothing is left.
 #[test]
 fn device_brings_nodes_mounts_and_variables() {
     let vendor = Vendor::new();
@@ -105,14 +105,14 @@ fn device_brings_nodes_mounts_and_variables() {
     let text = executed(&daemon.api, script("exec", &format!("B=1; {shows}"))).unwrap().text();
     assert_eq!(text, expected);
     let control = sh("ls /dev/vendor /opt/driver 2>&1 | wc -l; echo $VENDOR").id("none");
-    assert_eq!(printed(&daemon, control.rootfs(&vendor.rootfs.reference())), "2\n\n", "the control");
+    assert_eq!(printed(&daemon, control.rootfs(&vendor.rootfs.reference())), "2\n\n", "control failed");
     for id in ["step", "tmpfs", "exec", "none"] {
         daemon.api.delete(id, true).unwrap();
     }
     daemon.wait_until_back_at(&before);
 }
 
-/// A CDI device is granted only if the configuration of executord and that of the launcher both list it.
+/// A CDI device is granted only if the configurations of executord and of the launcher both list it.
 #[test]
 fn devices_need_the_operators_list() {
     let vendor = Vendor::new();
@@ -146,7 +146,8 @@ fn devices_need_the_operators_list() {
     }
 }
 
-/// Files that other users than root can change are ignored, and so are links. The control: the same file with mode 644.
+/// Files that users other than root can change are ignored, and so are links. As a control, the same file is used if
+/// its mode is 644.
 #[test]
 fn files_that_others_change_are_ignored() {
     let vendor = Vendor::new();

@@ -1,4 +1,5 @@
-//! The parent of a container's cgroup, no limits, and CPU limits in the kernel's own units (CRI rules G6 and C20).
+//! The parent of a container's cgroup, no limits, and CPU limits in the kernel's own units (CRI rules G6 and C20 of
+//! docs/guides/cri-rules.md).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,8 +70,8 @@ fn at(parent: &str, request: RunRequest) -> RunRequest {
     RunRequest { cgroup_parent: parent.into(), ..request }
 }
 
-/// CRI rule C20: the cgroup is created below the parent in each hierarchy. A parent that was there stays; missing ones
-/// are created, shared by several containers, and removed with the last one.
+/// CRI rule C20: the cgroup is created below the parent in each hierarchy. An existing parent is kept; missing parents
+/// are created, shared by several containers, and removed with the last container.
 #[test]
 fn container_runs_below_its_parent() {
     let own = OwnCgroup::new("below");
@@ -99,7 +100,7 @@ fn container_runs_below_its_parent() {
     daemon.wait_until_back_at(&before);
 }
 
-/// CRI rule C20: the cgroups of a pod's members are below the pod's parent, also in a member's specification.
+/// CRI rule C20: the cgroups of a pod's members are below the pod's parent, which a member's specification also shows.
 #[test]
 fn members_run_below_the_pods_parent() {
     let own = OwnCgroup::new("pod");
@@ -118,8 +119,8 @@ fn members_run_below_the_pods_parent() {
     assert_eq!(own.below(), Vec::<PathBuf>::new());
 }
 
-/// CRI rule C20: a parent outside of the operator's list is refused by name, and nothing is created. The control: the
-/// listed one is accepted.
+/// CRI rule C20: a parent outside of the operator's list is refused by name, and nothing is created. As a control, the
+/// listed parent is accepted.
 #[test]
 fn parent_outside_the_list_is_refused() {
     let own = OwnCgroup::new("list");
@@ -159,7 +160,7 @@ fn killed_processes_leave_no_parent() {
     daemon.kill();
     [launcher, shim].into_iter().for_each(|pid| kill(pid, 9));
     wait::until("the launcher and the shim have exited", || [launcher, shim].into_iter().all(has_ended).then_some(()));
-    assert!(!own.below().is_empty(), "the control");
+    assert!(!own.below().is_empty(), "control failed");
     daemon.start_again();
     wait::until("the exit of the container is known", || daemon.api.wait("all").ok());
     daemon.api.delete("all", true).unwrap();
@@ -184,8 +185,8 @@ fn memory(daemon: &Daemon, id: &str) -> String {
     if limit == "9223372036854771712" { "max".into() } else { limit }
 }
 
-/// CRI rule C29: without limits, the cgroup has none, and nothing is counted against the node's capacity. The control:
-/// without the operator's permission the request is refused, and an unset limit is the default.
+/// CRI rule C29: without limits, the cgroup has none, and nothing is counted against the node's capacity. As a control,
+/// the request is refused without the operator's permission, and an unset limit is the default.
 #[test]
 fn no_limits_are_written_or_counted() {
     let daemon = Setup::default().config("[policy]\nallow_no_limits = true\n").start();
@@ -275,7 +276,8 @@ fn unified_files_are_refused_on_version_1() {
     }
 }
 
-/// CRI rule C29, Kubernetes rule P49: docker's flags, and those for no limit.
+/// CRI rule C29, rule P49 of docs/guides/kube-rules.md: agent-cli has docker's flags for limits, and flags for no
+/// limit.
 #[test]
 fn flags_set_cgroup_options() {
     let own = OwnCgroup::new("flags");
@@ -303,8 +305,8 @@ fn flags_set_cgroup_options() {
     assert!(sh("true").id("x").cgroup_parent.is_empty() && own.below().is_empty());
 }
 
-/// CRI rule C41: the counters have page faults with their time, and pressure where the kernel measures it for each
-/// cgroup.
+/// CRI rule C41: the counters have a timestamp and the number of page faults, and pressure if the kernel measures it
+/// for each cgroup.
 #[test]
 fn usage_has_faults_and_pressure() {
     let daemon = Daemon::start();

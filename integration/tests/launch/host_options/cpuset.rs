@@ -21,7 +21,7 @@ fn on(cpus: &str, mems: &str, request: RunRequest) -> RunRequest {
 }
 
 /// The container's own process, an executed process and a step run on the requested CPUs, and a process cannot leave
-/// them. The control: without a list, processes may use every CPU.
+/// them. As a control, processes may use every CPU without a list.
 #[test]
 fn processes_stay_on_their_processors() {
     let daemon = Daemon::start();
@@ -60,9 +60,9 @@ fn lists_are_those_of_the_host() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Processors change while a container runs, for its own process and for executed ones (CRI rule G7). A number that the
-/// host does not have changes nothing, and a container that began without a list has none. The control: before the
-/// change, the processes run on the first processor.
+/// Processors change while a container runs, for its own process and for executed processes (CRI rule G7 of
+/// docs/guides/cri-rules.md). A number that the host does not have changes nothing, and a container that started
+/// without a list has none. As a control, the processes run on the first processor before the change.
 #[test]
 fn lists_change_while_a_container_runs() {
     let daemon = Daemon::start();
@@ -80,7 +80,7 @@ fn lists_change_while_a_container_runs() {
         (line.unwrap(), executed(&daemon.api, script("moved", ALLOWED)).unwrap().text())
     };
     let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().to_owned();
-    assert_eq!(allowed(), ("0".to_owned(), OF_THE_FIRST.to_owned()), "the control");
+    assert_eq!(allowed(), ("0".to_owned(), OF_THE_FIRST.to_owned()), "control failed");
     update("moved", &all).unwrap();
     assert_eq!(allowed(), (all.clone(), OF_THE_FIRST.replacen("list:\t0", &format!("list:\t{all}"), 1)));
     let absent = update("moved", "0,8000").unwrap_err();

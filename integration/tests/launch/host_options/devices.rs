@@ -1,5 +1,5 @@
 //! Devices of the operator's list, and attempts to access other devices. Each test has its own device nodes in a
-//! directory below /dev (CRI rules G10 and C26).
+//! directory below /dev (CRI rules G10 and C26 of docs/guides/cri-rules.md).
 
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -66,9 +66,9 @@ fn with(devices: &[DeviceMount], request: RunRequest) -> RunRequest {
 }
 
 /// Every process of the container can open its device with exactly the permissions of the request, whatever its user
-/// is. No process can change the node. The control: a container without devices has no node.
+/// is. No process can change the node. As a control, a container without devices has no node.
 #[test]
-fn a_device_is_opened_with_its_permissions() {
+fn device_is_opened_with_its_permissions() {
     let nodes = Nodes::new();
     let daemon = nodes.daemon();
     let before = daemon.footprint();
@@ -87,7 +87,7 @@ fn a_device_is_opened_with_its_permissions() {
     assert_eq!(printed(&daemon, change), "444 character special file\n");
     let none = sh(&format!("{OPENS} mknod /dev/f c 10 229 2>/dev/null || echo refused; opens /dev/f; ls /dev/data"));
     let none = daemon.api.run_to_end(none.id("none"));
-    assert!(daemon.api.output(&none.id).text().starts_with("refused\n"), "the control");
+    assert!(daemon.api.output(&none.id).text().starts_with("refused\n"), "control failed");
     for id in ["change", "none"] {
         daemon.api.delete(id, true).unwrap();
     }
@@ -150,7 +150,7 @@ fn unlisted_devices_are_refused() {
 }
 
 /// If a link replaces the device node or a directory above it, the device is refused; a running container keeps its
-/// device. The control: the node itself is accepted.
+/// device. As a control, the node itself is accepted.
 #[test]
 fn exchanged_nodes_lead_nowhere() {
     let nodes = Nodes::new();
@@ -165,7 +165,7 @@ fn exchanged_nodes_lead_nowhere() {
     }
     let before = daemon.footprint();
     let stat = "stat -c '%t %T' /dev/f";
-    assert_eq!(executed(&daemon.api, script("fuse", stat)).unwrap().text(), "a e5\n", "the control");
+    assert_eq!(executed(&daemon.api, script("fuse", stat)).unwrap().text(), "a e5\n", "control failed");
     std::fs::remove_file(nodes.path("fuse")).unwrap();
     let expect = |name: &str, words: &str| {
         let (code, violations) = refused(&daemon, request(name, "refused"));
@@ -188,7 +188,7 @@ fn exchanged_nodes_lead_nowhere() {
 }
 
 /// A container with the host's user namespace and CAP_MKNOD can create any device node, but its device cgroup lets it
-/// open only its own device. The control: its own device can be opened through such a node, too.
+/// open only its own device. As a control, its own device can be opened through such a node.
 #[test]
 fn other_devices_stay_closed() {
     if !Path::new("/sys/fs/cgroup/devices").exists() {
@@ -228,9 +228,9 @@ fn host_device_node_is_not_changed() {
 }
 
 /// The launcher's own configuration limits a compromised executord: devices that it does not list and other privileges
-/// that it does not allow are refused. The control: allowed requests succeed.
+/// that it does not allow are refused. As a control, allowed requests succeed.
 #[test]
-fn the_launcher_has_its_own_list() {
+fn launcher_has_its_own_list() {
     let nodes = Nodes::new();
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), nodes.listed("fuse", "r")).unwrap();
@@ -285,8 +285,8 @@ fn the_launcher_has_its_own_list() {
 }
 
 /// CRI rule C26: a device of `policy.device_paths` is requested by its path, and a directory stands for the nodes below
-/// it. Other devices cannot be opened. The error for a path that is not listed names the key. The controls: a node that
-/// is not requested, and a container without devices.
+/// it. Other devices cannot be opened. The error for a path that is not listed names the key. As a control, a node that
+/// is not requested is absent.
 #[test]
 fn devices_by_path_are_those_listed() {
     let nodes = Nodes::new();
@@ -339,7 +339,7 @@ fn devices_by_path_are_those_listed() {
         let (code, violations) = refused(&daemon, with(std::slice::from_ref(&device), sh("true").id("refused")));
         assert_eq!((code, &*violations[0].0), (expected, field), "{device:?}: {violations:?}");
     }
-    // More nodes than a container's /dev has room for.
+    // Creates more nodes than a container's /dev can hold.
     for number in 0..100 {
         nodes.make(&format!("set/{number}"), FUSE);
     }
@@ -358,7 +358,7 @@ fn devices_by_path_are_those_listed() {
 }
 
 /// CRI rule C26: while a node is swapped with a link to another, a container gets the listed node or is refused. The
-/// launcher has its own list. The control: without a race, the device is there.
+/// launcher has its own list. As a control, the container has the device without the race.
 #[test]
 fn swapped_device_path_gives_no_other() {
     let nodes = Nodes::new();

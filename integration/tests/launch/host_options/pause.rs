@@ -51,7 +51,7 @@ fn every_process_stops_and_goes_on() {
     let script = "for n in 1 2 3; do while :; do /bin/true; done & done; while echo alive; do sleep 0.01; done";
     daemon.api.started(sh(script).id("c"));
     wait::until("the container prints", || daemon.api.logs_so_far("c").contains("alive").then_some(()));
-    assert!(stopped(&daemon, "c").contains(&false), "the control");
+    assert!(stopped(&daemon, "c").contains(&false), "control failed");
     let cursor = daemon.api.info().cursor;
     let paused = pause(&daemon.api, "c").unwrap();
     assert_eq!((paused.paused, paused.ready, paused.state()), (true, false, State::Running));
@@ -106,7 +106,7 @@ fn paused_containers_end() {
 /// If executord is killed and restarted, the container stays paused and can be resumed. If the launcher and its shims
 /// are killed, nothing is left.
 #[test]
-fn a_pause_survives_executord() {
+fn pause_survives_executord() {
     let mut daemon = Daemon::start();
     daemon.api.started(sh("while echo alive; do sleep 0.01; done").id("c").file("key", b"one"));
     pause(&daemon.api, "c").unwrap();
@@ -125,8 +125,8 @@ fn a_pause_survives_executord() {
     assert!(ended.result.unwrap().wipe.unwrap().verified, "the shim was killed");
 }
 
-/// Checks are suspended while a container is paused. The control: if the server is stopped without a pause, the
-/// container is killed as unhealthy.
+/// Checks are suspended while a container is paused. As a control, the container is killed as unhealthy if the server
+/// is stopped without a pause.
 #[test]
 fn checks_are_suspended_during_pause() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -158,8 +158,8 @@ fn checks_are_suspended_during_pause() {
     ready("paused");
 }
 
-/// During a pause the time limit of a step is suspended, and the next step does not start. The control: a step with the
-/// same limit that starts later times out earlier.
+/// During a pause the time limit of a step is suspended, and the next step does not start. As a control, a step with
+/// the same limit that starts later times out earlier.
 #[test]
 fn steps_are_suspended_during_pause() {
     let daemon = Daemon::start();
@@ -190,7 +190,7 @@ fn steps_are_suspended_during_pause() {
 }
 
 #[test]
-fn the_commands_pause_several_containers() {
+fn commands_pause_several_containers() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     for id in ["one", "two"] {

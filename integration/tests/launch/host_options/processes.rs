@@ -36,7 +36,7 @@ fn limits_hold_for_every_process() {
         ulimit("core", 0, 0),
         ulimit("stack", 1 << 20, 2 << 20),
     ];
-    // The order is that of the kernel: stack, core, locked memory, signals.
+    // The kernel's order is: stack, core, locked memory, signals.
     let expected = "1048576 2097152\n1 1\n4096 8192\n5 6\n";
     assert_eq!(printed(&daemon, limited(&asked, sh(LIMITS).id("main"))), expected);
     assert_eq!(printed(&daemon, limited(&asked, step("step", LIMITS))), expected);
@@ -112,7 +112,7 @@ fn container_score_is_not_launchers() {
     let container = daemon.api.started(sleeper("exec"));
     let score = |pid: i32| process::oom_score_adj(pid.cast_unsigned()).unwrap();
     let ours = [daemon.launcher().unwrap(), daemon.record("exec").shim.pid, daemon.pid()];
-    assert_eq!(ours.map(score), [300; 3], "the control");
+    assert_eq!(ours.map(score), [300; 3], "control failed");
     assert_eq!(score(pid(&container)), 0);
     assert_eq!(executed(&daemon.api, script("exec", SCORE)).unwrap().text(), "0\n");
     assert_eq!(printed(&daemon, sh(SCORE).id("main")), "0\n");

@@ -85,7 +85,7 @@ fn limits_are_raised_and_lowered() {
 }
 
 /// If an update is below the memory in use, it is refused: the process continues, and no other part of the update is
-/// applied. The control: a limit above the memory in use is applied.
+/// applied. As a control, a limit above the memory in use is applied.
 #[test]
 fn memory_in_use_is_kept() {
     let daemon = Daemon::start();
@@ -143,7 +143,7 @@ fn wrong_limits_are_all_named() {
 }
 
 #[test]
-fn the_command_updates_several_containers() {
+fn command_updates_several_containers() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     for id in ["one", "two"] {

@@ -1,4 +1,4 @@
-//! Connections of clients to ports in a pod (`ConnectPort`). See CRI rules G12 and C37.
+//! Connections of clients to ports in a pod (`ConnectPort`). See CRI rules G12 and C37 of docs/guides/cri-rules.md.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -79,9 +79,9 @@ fn bytes_pass_in_both_directions() {
     assert_eq!(String::from_utf8(digest).unwrap(), format!("{expected}  -\n"));
 }
 
-/// A connection that is refused or reset ends alone, a hundred times.
+/// A connection that is refused or reset affects no other connection, in a hundred attempts.
 #[test]
-fn a_broken_connection_ends_alone() {
+fn broken_connection_ends_alone() {
     let daemon = open();
     serve(&daemon, "p", &[(7000, "/bin/cat"), (7001, "/bin/true")]);
     let lasting = connect(&daemon, "p", 7000).unwrap();
@@ -158,7 +158,7 @@ fn agent_cli_forwards_local_ports() {
     let (echo, refused) = (forwarded(), forwarded());
     assert_eq!((&echo.1, &refused.1), (&7000.into(), &7001.into()));
     for _ in 0..3 {
-        // A refused connection is closed, and the others go on.
+        // A refused connection is closed, and the other connections continue.
         let mut nothing = String::new();
         TcpStream::connect(&refused.0).unwrap().read_to_string(&mut nothing).unwrap_or_default();
         assert_eq!(nothing, "");
@@ -178,7 +178,7 @@ fn agent_cli_forwards_local_ports() {
 }
 
 /// A shim makes a socket in its pod's network only if the launcher's own configuration allows it, so a compromised
-/// executord cannot connect. The control is a daemon whose operator allows it.
+/// executord cannot connect. As a control, the shim makes a socket if the operator allows connections.
 #[test]
 fn shim_checks_its_own_policy() {
     for (daemon, expected) in [(open(), Ok(())), (Daemon::start(), Err(Reason::Denied))] {

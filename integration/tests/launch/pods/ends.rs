@@ -19,7 +19,7 @@ fn member(daemon: &Daemon, pod: &str, id: &str) -> Container {
 }
 
 #[test]
-fn a_pod_outlives_executord_and_the_launcher() {
+fn pod_outlives_executord_and_the_launcher() {
     let mut daemon = Daemon::start();
     let before = daemon.footprint();
     create(&daemon, &asked("p"));
@@ -69,7 +69,7 @@ fn pod_exit_is_reported_and_stops_members() {
         let kind = pod.failure.as_ref().map(|failure| failure.kind());
         assert_eq!(kind, (round == 0).then_some(failure::Kind::SupervisorLost), "{pod:?}");
         assert!(has_ended(init), "nothing holds the namespaces");
-        assert_eq!(daemon.api.get("apart").unwrap().state(), State::Running, "the control");
+        assert_eq!(daemon.api.get("apart").unwrap().state(), State::Running, "control failed");
         assert!(daemon.api.run(in_pod("p", sleeper("late"))).is_err());
         delete(&daemon, "p", false).unwrap();
         delete(&daemon, "other", true).unwrap();

@@ -1,5 +1,5 @@
-//! Pods and containers in the host's PID and IPC namespaces (CRI rules G3 and C17). Each claim has a control without
-//! the option.
+//! Pods and containers in the host's PID and IPC namespaces (CRI rules G3 and C17 of docs/guides/cri-rules.md). Each
+//! claim is compared with a control without the option.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -73,7 +73,7 @@ fn host_pid_shows_processes_and_nothing_more() {
     create(&daemon, &asked("apart"));
     assert!(script_output(&daemon, in_pod("p", sh(LIST))).contains("sleep 76543"));
     assert!(script_output(&daemon, hosts(sh(LIST))).contains("sleep 76543"), "a container without a pod");
-    assert!(!script_output(&daemon, in_pod("apart", sh(LIST))).contains("sleep 76543"), "the control");
+    assert!(!script_output(&daemon, in_pod("apart", sh(LIST))).contains("sleep 76543"), "control failed");
     let users = RunRequest { user_namespace: UserNamespace::Host.into(), ..sh(LIST) };
     assert!(!script_output(&daemon, users).contains("sleep 76543"), "the control with the host's ids");
     let member = daemon.api.started(in_pod("p", sleeper("member")));
@@ -87,13 +87,13 @@ fn host_pid_shows_processes_and_nothing_more() {
     let spec = member.spec.unwrap();
     assert!(spec.host_pid && spec.host_ipc && spec.warnings.is_empty(), "{:?}", spec.warnings);
 
-    // A process of the same user without privilege is as readable as the user's own, but for the Landlock domain.
+    // Only the Landlock domain keeps the container from reading a host process of the same user.
     let read = sh(&format!("tr '\\0' '\\n' </proc/{}/environ", host.0.id())).user(&USER.to_string());
     let seen = script_output(&daemon, in_pod("p", read.clone()));
     assert!(seen.contains("Permission denied") && !seen.contains("HOST-SECRET"), "{seen}");
     let add = vec!["SYS_PTRACE".to_owned()];
     let tracing = RunRequest { capabilities: Some(Capabilities { add, drop: vec![] }), ..read };
-    assert!(script_output(&daemon, in_pod("p", tracing)).contains("HOST-SECRET"), "the control");
+    assert!(script_output(&daemon, in_pod("p", tracing)).contains("HOST-SECRET"), "control failed");
 
     // SIGTERM terminates a first process that is not PID 1 immediately.
     daemon.api.stop("member", None).unwrap();
@@ -117,7 +117,8 @@ fn host_pid_leftovers_die_with_container() {
     assert!(!is_running("4243"));
     let wipe = daemon.api.get("ends").unwrap().result.unwrap().wipe.unwrap();
     assert_eq!((wipe.files, wipe.verified), (1, true));
-    // Three ends: a stop, kill -9 of the shim, and kill -9 of shim, launcher and executord.
+    // The containers exit in three ways: by a stop, by kill -9 of the shim, and by kill -9 of shim, launcher and
+    // executord.
     for (id, seconds) in [("stopped", "4244"), ("shim", "4245"), ("all", "4246")] {
         daemon.api.started(leaves(seconds, "exec sleep 100000").id(id));
         wait::until("the control: it runs", || is_running(seconds).then_some(()));
@@ -187,7 +188,7 @@ fn host_ipc_shares_segments_and_shm() {
         !apart.contains("segment") && !apart.contains("of the host"),
         "control failed: the pod sees objects of the host: {apart}"
     );
-    assert_eq!(fs::read_to_string(&file.0).unwrap(), "of the host\n", "the control");
+    assert_eq!(fs::read_to_string(&file.0).unwrap(), "of the host\n", "control failed");
     assert_eq!(script_output(&daemon, in_pod("p", sh(&script))), "segment\nof the host\n");
     assert_eq!(fs::read_to_string(&file.0).unwrap(), "changed\n");
     assert_eq!(script_output(&daemon, hosts(sh(&script))), "segment\nchanged\n", "a container without a pod");

@@ -57,7 +57,7 @@ fn joined_network_namespace_cannot_be_changed() {
     let before = daemon.footprint();
     let run = |request: RunRequest| script_output(&daemon, joining(&made.path(), request));
     assert_eq!(run(sh(INTERFACES)), "lo mark0 mark1\n");
-    assert_eq!(script_output(&daemon, sh(INTERFACES)), "lo\n", "the control");
+    assert_eq!(script_output(&daemon, sh(INTERFACES)), "lo\n", "control failed");
     assert_eq!(run(RunRequest { user_namespace: UserNamespace::Host.into(), ..sh(INTERFACES) }), "lo mark0 mark1\n");
     let changed = run(sh("ip link set mark0 up 2>&1 && echo changed"));
     assert!(!changed.contains("changed"), "{changed}");
@@ -74,7 +74,7 @@ fn joined_network_namespace_cannot_be_changed() {
     let alone = daemon.api.started(joining(&made.path(), sleeper("alone")));
     let elsewhere = daemon.api.started(in_pod("q", sleeper("elsewhere")));
     assert_eq!(namespace(&one, "net"), namespace(&alone, "net"));
-    assert_ne!(namespace(&one, "net"), namespace(&elsewhere, "net"), "the control");
+    assert_ne!(namespace(&one, "net"), namespace(&elsewhere, "net"), "control failed");
     assert_eq!(script_output(&daemon, in_pod("p", sh(INTERFACES))), "lo mark0 mark1\n");
     daemon.api.delete("alone", true).unwrap();
     for pod in ["p", "q"] {

@@ -47,7 +47,7 @@ fn peer_with_shared_processes_reads_no_secret() {
             assert!(!seen.contains("SECRET") && !seen.contains("mnt:["), "{by} of {user}: {seen}");
             assert!(seen.contains("Permission denied"), "the victim is visible to {by}: {seen}");
         }
-        // The control: a process of the same member can read all of these files, after the child has executed `sleep`.
+        // As a control, a process of the same member can read all of these files, after the child has executed `sleep`.
         let own = format!("sleep 100000 & set -- $!; until grep -q KEY /proc/$1/environ; do :; done; {READ}");
         let own = script_output(
             &daemon,
@@ -83,8 +83,8 @@ fn member_with_shared_processes_moves_files() {
     delete(&daemon, "p", true).unwrap();
 }
 
-/// A privileged member with the host's ids is root of the host, and can mount. The control: a member with only the
-/// capability is in a Landlock domain. This domain forbids mounts.
+/// A privileged member with the host's ids is root of the host, and can mount. As a control, a member with only the
+/// capability is in a Landlock domain, which forbids mounts.
 #[test]
 fn privileged_member_of_the_host_mounts() {
     let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n\

@@ -60,7 +60,7 @@ fn members_share_only_network_ipc_and_hostname() {
     daemon.api.run_to_end(in_pod("p1", sh("echo seen > /dev/shm/word").id("writes")));
     let read = |pod: &str| script_output(&daemon, in_pod(pod, sh("cat /dev/shm/word")));
     assert_eq!(read("p1"), "seen\n");
-    assert!(read("p2").contains("No such file"), "the control");
+    assert!(read("p2").contains("No such file"), "control failed");
 
     let list = |pod: &str| daemon.api.list(ListRequest { pod: pod.into(), ..ListRequest::default() }).unwrap();
     let ids = |pod: &str| list(pod).containers.into_iter().map(|container| container.id).collect::<Vec<_>>();
@@ -73,7 +73,7 @@ fn members_share_only_network_ipc_and_hostname() {
     assert_eq!((stopped.state(), &stopped.failure), (pod::State::Ended, &None));
     let states: Vec<State> = stopped.members.iter().map(|member| member.state()).collect();
     assert_eq!(states, [State::Completed; 3]);
-    assert_eq!(daemon.api.get("other").unwrap().state(), State::Running, "the control");
+    assert_eq!(daemon.api.get("other").unwrap().state(), State::Running, "control failed");
     delete(&daemon, "p1", false).unwrap();
     delete(&daemon, "p2", true).unwrap();
     assert_eq!(daemon.api.ids(), Vec::<String>::new());
@@ -92,7 +92,7 @@ fn members_share_only_network_ipc_and_hostname() {
 
 /// The network of a pod remains when a member exits, even when the first member exits.
 #[test]
-fn the_network_outlives_every_member() {
+fn network_outlives_every_member() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");
@@ -161,7 +161,7 @@ fn volumes_live_as_long_as_the_pod() {
         assert!(reported.contains("volumes[0].sub_path") && reported.contains(why), "{reported}");
     }
     let full = with("p1", both(), "head -c 2000000 /dev/zero > /tmp/m/big");
-    assert!(script_output(&daemon, full).contains("No space left"), "a size holds");
+    assert!(script_output(&daemon, full).contains("No space left"), "a size limit is enforced");
     for pod in ["p1", "p2"] {
         delete(&daemon, pod, true).unwrap();
     }
@@ -223,7 +223,7 @@ fn processes_are_shared_if_requested() {
     };
     let reported = sees("shared");
     assert!(reported.contains("/bin/sleep 100000") && !reported.trim_end().ends_with(" 1"), "{reported}");
-    assert!(!sees("apart").contains("/bin/sleep 100000"), "the control");
+    assert!(!sees("apart").contains("/bin/sleep 100000"), "control failed");
 
     // The process is not PID 1 of the shared pid namespace, so SIGTERM terminates it although it has no handler.
     daemon.api.stop("sleeps-shared", None).unwrap();

@@ -1,4 +1,5 @@
-//! A member that joins the PID namespace of another member (CRI rules G4 and C30). Each claim has a control without it.
+//! A member that joins the PID namespace of another member (CRI rules G4 and C30 of docs/guides/cri-rules.md). Each
+//! claim is compared with a control without the option.
 
 use executor_proto::v1::{Capabilities, Container, CreatePodRequest, RunRequest, State, failure};
 use integration::api::exit;
@@ -30,7 +31,7 @@ fn pid_of_shows_processes_of_its_target() {
     create(&daemon, &asked("p"));
     let target = web(&daemon, "web", "65431");
     assert!(script_output(&daemon, at("web", sh(LIST))).starts_with("sleep 65431"), "process 1 is the target's");
-    assert!(!script_output(&daemon, in_pod("p", sh(LIST))).contains("65431"), "the control");
+    assert!(!script_output(&daemon, in_pod("p", sh(LIST))).contains("65431"), "control failed");
     let guest = daemon.api.started(at("web", sleeper("guest")));
     assert_eq!(namespace(&guest, "pid"), namespace(&target, "pid"));
     assert_ne!(namespace(&guest, "mnt"), namespace(&target, "mnt"));
@@ -47,7 +48,7 @@ fn pid_of_shows_processes_of_its_target() {
         "control failed: CAP_SYS_PTRACE does not give access: {seen}"
     );
 
-    // Its own end kills its leftover processes, and no others.
+    // When the member exits, its leftover processes are killed, and no other processes.
     daemon.api.run_to_end(at("web", sh("(trap '' TERM HUP; exec setsid sleep 65432) & sleep 0.3").id("leaves")));
     assert!(!is_running("65432") && is_running("65431"));
     daemon.api.stop("guest", None).unwrap();
@@ -78,7 +79,7 @@ fn end_of_target_ends_its_guests() {
         assert!(failure.message.contains(&target), "{failure:?}");
         daemon.api.wait(&target).unwrap();
     }
-    assert_eq!(daemon.api.get("apart").unwrap().state(), State::Running, "the control");
+    assert_eq!(daemon.api.get("apart").unwrap().state(), State::Running, "control failed");
     // A guest that is killed by another process has no such failure.
     web(&daemon, "web", "65444");
     let guest = daemon.api.started(at("web", sleeper("guest")));

@@ -17,7 +17,7 @@ use tonic::Code;
 use super::{Lent, below, named, names, new, refused, said, with};
 
 /// Links that a container creates in a shared volume do not lead a later container out of the volume, neither by a
-/// sub-path nor by a mount in the volume. The control: without links the same paths are mounted.
+/// sub-path nor by a mount in the volume. As a control, the same paths are mounted without links.
 #[test]
 fn planted_links_stay_inside_volume() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -50,7 +50,7 @@ fn planted_links_stay_inside_volume() {
     assert_eq!(names(&lent.path("shared")), ["file", "in", "magic", "out", "real", "up"]);
     daemon.wait_until_back_at(&before);
     let nested = [below("real", named("shared", "/data")), new("/data/dir", 1, 0)];
-    assert_eq!(said(&daemon, with(&nested, run("echo x >/data/dir/x; ls /data"))), "dir\n", "the control");
+    assert_eq!(said(&daemon, with(&nested, run("echo x >/data/dir/x; ls /data"))), "dir\n", "control failed");
     assert_eq!(names(&lent.path("shared/real/dir")), [""; 0]);
 }
 
@@ -80,8 +80,8 @@ fn volume_mount_point_links_are_refused() {
 }
 
 /// Root of a container can leave a set-user-ID program of host root in a writable volume. So a writable volume is
-/// offered only if no other host user can access it, or if the bit has no effect there. The control: in another
-/// directory the program exists with its bit.
+/// offered only if no other host user can access it, or if the bit has no effect there. As a control, the program
+/// exists with its bit in another directory.
 #[test]
 fn host_users_cannot_reach_setuid_programs() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -105,7 +105,7 @@ fn host_users_cannot_reach_setuid_programs() {
     allow(0o700);
     said(&daemon, plant());
     let planted = fs::metadata(lent.path("shared/root")).unwrap();
-    assert_eq!((planted.mode() & 0o7777, planted.uid()), (0o4755, 0), "the control");
+    assert_eq!((planted.mode() & 0o7777, planted.uid()), (0o4755, 0), "control failed");
     drop(daemon);
     allow(0o755);
     mount.honour_set_user_id(false);
@@ -142,9 +142,9 @@ fn volumes_that_hide_files_are_refused() {
 }
 
 /// The launcher's own configuration limits a compromised executord: unlisted directories, and writes to a directory
-/// that is read-only there, are refused. The control: a listed directory is mounted.
+/// that is read-only there, are refused. As a control, a listed directory is mounted.
 #[test]
-fn the_launcher_has_its_own_list() {
+fn launcher_has_its_own_list() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let config = lent.path("executor.toml");
     fs::write(&config, lent.tables()).unwrap();

@@ -14,8 +14,8 @@ const MEMORY: i32 = 1;
 const LIMIT: u64 = 16 << 20;
 
 /// A volume is empty at the start and belongs to the process's user, with the requested mode. Mounts are nosuid and
-/// nodev. Programs in a volume can be executed, also if the volume is mounted in another volume. On a tmpfs that is not
-/// a volume, this is possible only if the request allows it.
+/// nodev. Programs in a volume can be executed, even if the volume is mounted in another volume. Programs on a tmpfs
+/// that is not a volume can be executed only if the request allows it.
 #[test]
 fn empty_volume_is_new_and_user_owned() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -41,7 +41,7 @@ fn empty_volume_is_new_and_user_owned() {
 }
 
 /// A write beyond the limit of a volume fails for every user, data within the limit is written, and other volumes are
-/// not full. The control: without any limit, a volume accepts all of the data.
+/// not full. As a control, a volume without any limit accepts all of the data.
 #[test]
 fn volume_limits_are_enforced() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
@@ -64,7 +64,7 @@ fn volume_limits_are_enforced() {
 /// A volume on the disk without its own limit shares the limit of its container. This also holds for `host`, whose root
 /// is never written to. Sizes count against the node's capacity.
 #[test]
-fn a_volume_shares_the_containers_limit() {
+fn volume_shares_the_containers_limit() {
     let daemon = Setup::default().disk(256 << 20).config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();
     let rootfs = Rootfs::busybox();
     for (reference, path) in [(rootfs.reference(), "/disk"), ("host".to_owned(), "/tmp/in/it")] {
@@ -99,7 +99,7 @@ fn volumes_go_however_the_container_ends() {
         pid(&container)
     };
     start(&daemon, "shim");
-    assert_eq!(loop_devices::below(daemon.setup().home()).len(), 1, "the control");
+    assert_eq!(loop_devices::below(daemon.setup().home()).len(), 1, "control failed");
     kill(daemon.record("shim").shim.pid, 9);
     daemon.api.wait("shim").unwrap();
     loop_devices::wait_until_free(&daemon);

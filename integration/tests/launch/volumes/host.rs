@@ -32,7 +32,7 @@ fn shared_host_volume_has_container_user_ownership() {
 }
 
 /// If the request or the configuration makes a volume read-only, no process can write to it: neither root, nor a
-/// privileged container that remounts it. The control: on a writable volume the same write succeeds, and a privileged
+/// privileged container that remounts it. As a control, the same write succeeds on a writable volume, and a privileged
 /// container can mount.
 #[test]
 fn read_only_volumes_cannot_be_written() {
@@ -52,12 +52,12 @@ fn read_only_volumes_cannot_be_written() {
     assert_eq!((names(&lent.path("deps")), names(&lent.path("shared"))), (vec!["lib".to_owned()], vec![]));
     let writable = [named("shared", "/shared")];
     said(&daemon, with(&writable, sh("echo x >/shared/new").rootfs(&rootfs.reference())));
-    assert_eq!(names(&lent.path("shared")), ["new"], "the control");
+    assert_eq!(names(&lent.path("shared")), ["new"], "control failed");
     let (code, violations) = refused(&daemon, with(&[named("deps", "/deps")], sh("true")));
     assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].read_only"), "{violations:?}");
 }
 
-/// An executed process has the volumes, too. They survive a restart of executord, and Info and Get report them.
+/// An executed process also has the volumes. They survive a restart of executord, and Info and Get report them.
 #[test]
 fn executed_processes_have_the_volumes() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -96,8 +96,8 @@ fn unknown_volume_name_is_refused() {
     assert_eq!(&*violations[0].0, "volumes[0].sub_path", "{violations:?}");
 }
 
-/// Directories and single files below `policy.host_paths` can be mounted, also from a named volume. By default they are
-/// refused.
+/// Directories and single files below `policy.host_paths` can be mounted, including from a named volume. By default
+/// they are refused.
 #[test]
 fn paths_below_a_listed_directory() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

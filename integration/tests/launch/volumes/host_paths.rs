@@ -1,5 +1,5 @@
 //! Paths of the host (`policy.host_paths`): propagation, mounts below them, sockets and devices, links, and files that
-//! replace those of the executor (CRI rules G2, C24 and C25).
+//! replace the executor's files (CRI rules G2, C24 and C25 of docs/guides/cri-rules.md).
 
 use std::fs;
 use std::io::Write as _;
@@ -61,7 +61,8 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 /// CRI rule C25: mounts of the host appear in a container with `rslave`; mounts of a container appear on the host only
-/// with bidirectional propagation. The controls: a private volume, and a mount in the `rslave` container.
+/// with bidirectional propagation. As controls, a private volume shows no mount of the host, and a mount in the
+/// `rslave` container does not appear on the host.
 #[test]
 fn propagation_is_seen_from_both_sides() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -91,15 +92,15 @@ fn propagation_is_seen_from_both_sides() {
     daemon.api.started(with(&[volume(1)], of_host(run("slave-of-host"))));
     daemon.api.started(with(&[volume(2)], of_host(run("both"))));
     let list = |id: &str, path: &str| executed(&daemon.api, script(id, &format!("ls {path}"))).unwrap().text();
-    // From the host.
+    // The host mounts a file system.
     let new = shared.join("new");
     let tmpfs = Tmpfs::mount(&new, 1 << 20);
     fs::write(new.join("mark"), "").unwrap();
     for id in ["slave", "slave-of-host", "both"] {
         assert_eq!(list(id, "/data/new"), "mark\n", "{id}");
     }
-    assert_eq!(list("private", "/data/new"), "", "the control");
-    // From the containers.
+    assert_eq!(list("private", "/data/new"), "", "control failed");
+    // The containers mount file systems.
     let mounts = |name: &str| format!("mkdir /data/{name} && mount -t tmpfs t /data/{name} && echo >/data/{name}/x");
     for (id, name, on_host) in [("slave-of-host", "one", false), ("both", "two", true)] {
         executed(&daemon.api, script(id, &mounts(name))).unwrap();
@@ -119,8 +120,9 @@ fn propagation_is_seen_from_both_sides() {
     daemon.wait_until_back_at(&before);
 }
 
-/// CRI rule C25: `read_only` makes the mount at the path read-only, and `recursive_read_only` also those below it, even
-/// for a privileged container that mounts them again. The control: without `recursive` they are not there.
+/// CRI rule C25: `read_only` makes the mount at the path read-only, and `recursive_read_only` also makes the mounts
+/// below it read-only, even for a privileged container that mounts them again. As a control, the mounts below the path
+/// are absent without `recursive`.
 #[test]
 fn mounts_below_are_read_only_if_requested() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -200,8 +202,8 @@ fn sockets_fifos_and_devices_are_mounted() {
     assert_eq!(said(&daemon, device), "3\n");
 }
 
-/// CRI rule C24: an entry may be a file, which alone is lent. The controls: its neighbor, and an entry that is a link
-/// to it, are refused.
+/// CRI rule C24: an entry may be a file. Only this file can be mounted: as controls, its neighbor and an entry that is
+/// a link are refused.
 #[test]
 fn entry_may_be_a_file() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -229,8 +231,8 @@ fn entry_may_be_a_file() {
     }
 }
 
-/// CRI rule G2: a container can have as many volumes as a request may have, with ids of its own, too. The control: one
-/// more is refused.
+/// CRI rule G2: a container can have as many volumes as a request may have, even with ids of its own. As a control, one
+/// more volume is refused.
 #[test]
 fn as_many_volumes_as_allowed_are_mounted() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -284,8 +286,8 @@ fn link_requires_entry_for_destination() {
     }
 }
 
-/// CRI rule C24: while a directory is swapped with a link to another, a container sees the directory or is refused. The
-/// control: if the policy lists the other directory, containers see it.
+/// CRI rule C24: while a directory is swapped with a link to another, a container sees the directory or is refused. As
+/// a control, containers see the other directory if the policy lists it.
 #[test]
 fn swapped_link_never_gives_another_file() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -327,8 +329,9 @@ fn swapped_link_never_gives_another_file() {
     assert!(matches!(seen[..], [(_, 1.., 1.., 0), (_, _, _, 1..)]), "{seen:?}");
 }
 
-/// CRI rule C24: a volume replaces a file or directory that the executor makes in each container, also over a link of
-/// the image. Inner volumes are mounted after outer ones. The control: without volumes, the files are the executor's.
+/// CRI rule C24: a volume replaces a file or directory that the executor makes in each container, even if the image has
+/// a link there. Inner volumes are mounted after outer volumes. As a control, the files are the executor's without
+/// volumes.
 #[test]
 fn files_of_the_executor_are_replaced() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -379,7 +382,7 @@ fn files_of_the_executor_are_replaced() {
 }
 
 /// CRI rules C24 and C25: an entry that is only a path permits neither propagation nor suid nor dev. The error names
-/// the key and the value. The launcher has its own entries. The control: the entry that permits it.
+/// the key and the value. The launcher has its own entries. As a control, an entry that lists `suid` permits it.
 #[test]
 fn entry_permits_only_what_it_names() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -435,8 +438,9 @@ fn entry_permits_only_what_it_names() {
     launcher.launch(&permitted, &Payload::default()).unwrap().reach(State::Completed).unwrap();
 }
 
-/// Set-user-id programs that a container leaves must be out of reach for users of the host, in mounts below the path,
-/// too, unless the entry permits them. The control: a directory of root alone.
+/// Set-user-id programs that a container leaves, including in mounts below the path, must be out of reach for users of
+/// the host, unless the entry permits them. As a control, the mount is accepted in a directory that only root can
+/// access.
 #[test]
 fn submounts_with_set_user_id_are_refused() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

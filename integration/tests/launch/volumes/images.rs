@@ -28,7 +28,7 @@ fn image() -> Image {
 /// The volume has the files of all layers of an image and is not writable. The image is kept while a container uses it,
 /// and can be removed afterwards.
 #[test]
-fn an_image_is_a_read_only_volume() {
+fn image_is_a_read_only_volume() {
     let (image, registry, rootfs) = (image(), Registry::start(false), Rootfs::busybox());
     let digest = image.push(&registry, "team/files:1");
     let daemon = Daemon::start();

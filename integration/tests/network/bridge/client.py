@@ -1,4 +1,4 @@
-"""Connects to all targets at once, and prints NUMBER=ANSWER for each that answers: client.py PROTOCOL,IP,PORT..."""
+"""Connects to all targets concurrently; prints NUMBER=ANSWER for each that answers: client.py PROTOCOL,IP,PORT..."""
 
 import socket
 import sys

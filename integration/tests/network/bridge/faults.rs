@@ -41,7 +41,7 @@ fn foreign_interfaces_are_not_used() {
         world.network.on_host(&["ip", "link", "add", "ex-bridge", "type", kind]);
         let before = world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]);
         let refused = world.api().run(sleeping("refused", false)).unwrap_err();
-        let words = "network `bridge`: host interface `ex-bridge` is not the executor's; remove it, or set \
+        let words = "network `bridge`: host interface `ex-bridge` does not belong to the executor; remove it, or set \
                      networks.bridge.interface";
         assert_refused(&refused, words);
         assert_eq!(world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]), before);
@@ -90,13 +90,13 @@ fn unknown_networks_are_refused_with_names() {
 /// If the bridge or the rules are damaged, running containers lose their network. The next start of a container repairs
 /// it.
 #[test]
-fn the_next_start_mends_a_network() {
+fn next_start_mends_a_network() {
     assert_mended("");
 }
 
-/// If a warm container is already on the network, its launch repairs the network, too.
+/// The launch of a warm container that is already on the network also repairs the network.
 #[test]
-fn a_warm_container_mends_its_network() {
+fn warm_container_mends_its_network() {
     if integration::warm_pool::are_on() {
         assert_mended("[warm_pool]\nnetwork = \"bridge\"\n");
     }
@@ -129,7 +129,7 @@ fn assert_mended(configuration: &str) {
     {
         world.api().wait_until_warm_pool_is_ready();
         world.network.on_host(&["sh", "-c", damage]);
-        // The control: the damage breaks the port, except in the case with an expected response.
+        // As a control, the damage breaks the port, except in the case with an expected response.
         world.assert_reached(Beyond, &[("tcp", HOST, PORT, answer), ("tcp", HOST_V6, PORT, answer)]);
         let id = format!("next{at}");
         world.api().started(sleeping(&id, false));
@@ -156,10 +156,10 @@ fn unrelated_records_are_not_read() {
     world.serve(server("first", &[tcp("", PORT)]));
     let unreadable = records.join("unreadable.json");
     let made = std::process::Command::new("mkfifo").arg(&unreadable).status().unwrap();
-    assert!(made.success(), "a reader of it waits for ever");
+    assert!(made.success(), "a reader of the file blocks");
     world.serve(server("second", &[tcp("", PORT + 1)]));
     std::fs::remove_file(unreadable).unwrap();
-    // The control: the record of the container with the port is read.
+    // As a control, the record of the container with the port is read.
     let refused = world.api().run(server("third", &[tcp("", PORT)])).unwrap_err();
     let why = format!("host port {PORT}/tcp is already published by container `first`");
     assert!(refused.message().contains(&why), "{refused:?}");
@@ -167,7 +167,7 @@ fn unrelated_records_are_not_read() {
     world.assert_nothing_left();
 }
 
-/// If a container is being removed, recreated rules do not include it.
+/// Recreated rules do not include a container that is being removed.
 #[test]
 fn rules_of_leaving_containers_stay_removed() {
     let world = World::start();

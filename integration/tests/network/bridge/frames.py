@@ -118,7 +118,7 @@ def frame(name):
         return ethernet(own["mac"], ALL_NODES_MAC, IPV6, payload)
 
     frames = {
-        # With its own addresses.
+        # With the sender's own addresses.
         "own4": lambda: to_victim(IPV4, udp(own["v4"], victim["v4"], mark)),
         "own6": lambda: to_victim(IPV6, udp(own["v6"], victim["v6"], mark)),
         "own-arp": lambda: to_victim(ARP, claim(own["v4"])),
@@ -139,7 +139,7 @@ def frame(name):
         "ip6-link-local-of-third": lambda: to_victim(IPV6, udp(link_local(third["mac"]), victim_ll, mark)),
         "tagged-ip4-of-third": lambda: tagged(IPV4, udp(third["v4"], victim["v4"], mark)),
         "tagged-ip6-of-third": lambda: tagged(IPV6, udp(third["v6"], victim["v6"], mark)),
-        # Neighbours and routers.
+        # False neighbours and routers.
         "arp-third": lambda: to_victim(ARP, claim(third["v4"])),
         "arp-host": lambda: to_victim(ARP, claim(host["v4"])),
         "arp-to-all": lambda: ethernet(own["mac"], BROADCAST, ARP, claim(third["v4"])),
@@ -153,7 +153,7 @@ def frame(name):
         "router-options": lambda: router_frame(DESTINATION_OPTIONS),
         "redirect": lambda: to_victim(IPV6, redirect()),
         "unknown-type": lambda: to_victim(UNKNOWN, mark),
-        # To the host, with own addresses.
+        # To the host, with the sender's own addresses.
         "host4": lambda: to_host(IPV4, udp(own["v4"], host["v4"], mark)),
         "host6": lambda: to_host(IPV6, udp(own["v6"], host["v6"], mark)),
         "host-loopback4": lambda: to_host(IPV4, udp(own["v4"], "127.0.0.1", mark)),

@@ -27,7 +27,7 @@ fn networks_do_not_reach_each_other() {
         }
         world.assert_reached(Container(client), &targets);
     }
-    // The control: without the rules, the containers reach the other network.
+    // As a control, the containers reach the other network without the rules.
     for network in ["ex-bridge", "ex-blue"] {
         world.network.on_host(&["nft", "flush", "chain", "inet", network, "forward"]);
     }
@@ -63,7 +63,7 @@ fn members_of_a_pod_share_the_address() {
     let namespace = |container| std::fs::read_link(format!("/proc/{}/ns/net", pid(container))).unwrap();
     assert_eq!(namespace(&web), namespace(&second));
     let alone = world.api().started(sleeping("alone", false));
-    assert_ne!(namespace(&web), namespace(&alone), "the control");
+    assert_ne!(namespace(&web), namespace(&alone), "control failed");
     world.assert_reached(Container("second"), &[("tcp", "127.0.0.1", INSIDE, Some("web "))]);
     world.assert_reached(Container("alone"), &[("tcp", "127.0.0.1", INSIDE, None)]);
     let shown = world.network.on_host(&["ip", "-o", "link", "show", "master", "ex-bridge"]);

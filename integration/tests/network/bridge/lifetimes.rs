@@ -42,7 +42,7 @@ impl World {
 }
 
 #[test]
-fn a_killed_shim_gives_everything_back() {
+fn killed_shim_gives_everything_back() {
     let world = World::start();
     world.serve(server("web", &[tcp("", PORT)]));
     world.assert_answers("web");
@@ -56,7 +56,7 @@ fn a_killed_shim_gives_everything_back() {
 
 /// Containers continue to run without a launcher. The next launcher knows their addresses and ports.
 #[test]
-fn a_killed_launcher_keeps_running_containers() {
+fn killed_launcher_keeps_running_containers() {
     let mut world = World::start();
     let first = addresses(&world.serve(server("web", &[tcp("", PORT)])));
     world.kill_launcher();
@@ -71,9 +71,9 @@ fn a_killed_launcher_keeps_running_containers() {
 }
 
 /// If a container exits while there is no launcher, its shim detaches it from the network. If the shim was killed as
-/// well, the next launcher does.
+/// well, the next launcher detaches the container.
 #[test]
-fn the_next_launcher_detaches_lost_containers() {
+fn next_launcher_detaches_lost_containers() {
     let mut world = World::start();
     world.serve(server("web", &[tcp("", PORT)]));
     world.serve(server("stopped", &[tcp("", PORT + 1)]));
@@ -91,7 +91,7 @@ fn the_next_launcher_detaches_lost_containers() {
 
 /// A launcher repairs the network of running containers at its start.
 #[test]
-fn a_starting_launcher_mends_networks() {
+fn starting_launcher_mends_networks() {
     let mut world = World::start();
     world.serve(server("web", &[tcp("", PORT)]));
     world.kill_launcher();
@@ -147,7 +147,7 @@ fn forty_starts_at_once_are_distinct() {
 
 /// After a launcher has exited, the bridge and the tables are gone, unless a container is running.
 #[test]
-fn an_orderly_exit_removes_bridge_and_tables() {
+fn orderly_exit_removes_bridge_and_tables() {
     let mut world = World::start();
     world.serve(server("web", &[tcp("", PORT)]));
     let exists = |world: &World| {
@@ -198,7 +198,7 @@ fn starts_killed_at_random_leave_nothing() {
                     if at >= count {
                         break;
                     }
-                    let _ = world.api().run(request(at)); // fails if the container's shim was killed
+                    let _ = world.api().run(request(at)); // fails if the shim was killed during the start
                 }
                 starting.fetch_sub(1, Ordering::SeqCst);
             });
@@ -210,7 +210,7 @@ fn starts_killed_at_random_leave_nothing() {
                 kill(*pid, 9);
                 kills += 1;
             }
-            // Not a wait for a condition: each kill must come at a random moment of a start.
+            // This pause is part of the test: each kill must come at a random moment of a start.
             std::thread::sleep(Duration::from_micros(u64::from(seed >> 16) % 40_000));
         }
     });

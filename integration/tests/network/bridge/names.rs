@@ -256,7 +256,7 @@ fn members_are_found_at_their_pod() {
     world.assert_nothing_left();
 }
 
-/// Queries are answered while the launcher restarts, and again after executord or both have restarted.
+/// Queries are answered while the launcher restarts, and again after executord, or both, have restarted.
 #[test]
 fn names_survive_restarts() {
     let mut world = World::start();
@@ -285,7 +285,8 @@ fn names_survive_restarts() {
     world.delete_all();
 }
 
-/// If another program uses the port, containers start without a name server, and a warning states the reason.
+/// If another program uses the name server's port, containers start without a name server, and a warning states the
+/// reason.
 #[test]
 fn used_port_leaves_no_name_server() {
     let network = Network::forwarding();
@@ -306,7 +307,7 @@ fn used_port_leaves_no_name_server() {
     // Without the executor's name server, the host's port is closed to containers like other host ports.
     assert_eq!(world.ask_one("without", &on_bridge("udp", "A", "without")), "NOTHING");
     drop(other);
-    wait::until("the port is tried again", || {
+    wait::until("executord retries the port", || {
         let inspected = cli::run(&world.daemon.socket(), &["network", "inspect", "bridge"]).stdout;
         (!inspected.contains(warning)).then_some(())
     });

@@ -41,7 +41,7 @@ fn egress_is_masqueraded_in_both_families() {
         }
         world.assert_reached(Container(id), &targets);
     }
-    // The control: a client on the host itself has its own address.
+    // As a control, a client outside the host has its own address.
     world.assert_reached(Beyond, &[("tcp", BEYOND, OUTSIDE, Some("outside 192.0.2.2"))]);
     world.delete_all();
 }

@@ -17,7 +17,7 @@ const PORT: u16 = 18_080;
 const OTHER: u16 = 18_081;
 
 /// A port published on all addresses responds over TCP and UDP on each host address: to the host, to the outside world,
-/// to containers with egress, and to the container itself. The control is a port that is not published.
+/// to containers with egress, and to the container itself. As a control, a port that is not published does not respond.
 #[test]
 fn published_ports_answer_on_every_address() {
     let world = World::start();
@@ -49,7 +49,7 @@ fn published_ports_answer_on_every_address() {
 
 /// A server sees the source address of a client outside the host.
 #[test]
-fn a_server_sees_its_clients_address() {
+fn server_sees_its_clients_address() {
     let world = World::start();
     world.serve(server("web", &[tcp("", PORT)]));
     world.assert_reached(
@@ -58,8 +58,8 @@ fn a_server_sees_its_clients_address() {
     );
 }
 
-/// A port that is not published is reached by the host and by peers without egress. From outside it is reached only in
-/// the control, after the rules are deleted.
+/// A port that is not published is reached by the host and by peers without egress. It is not reached from outside. As
+/// a control, it is reached from outside after the rules are deleted.
 #[test]
 fn unpublished_ports_are_closed_to_outside() {
     let world = World::start();
@@ -88,7 +88,7 @@ fn published_ports_have_one_owner() {
         assert!(refused.message().contains("is already published by container `web`"), "{refused:?}");
         assert_eq!(field(&refused), "ports");
     }
-    // The control: a different port, and the same number with the other protocol.
+    // As a control, a different port can be published, and so can the same number with the other protocol.
     let others = [tcp("", OTHER), published("", PORT, Protocol::Udp)];
     world.serve(server("second", &others));
     for round in 0..5 {
@@ -167,7 +167,7 @@ fn sctp_is_sent_to_the_container() {
         assert_eq!(sent, "");
     };
     wait::until("a packet arrives", || {
-        send(OTHER); // the control: if this packet arrived, it would arrive first
+        send(OTHER); // as a control: if this packet arrived, it would arrive first
         send(PORT);
         world.api().get(id).unwrap().result.map(drop)
     });

@@ -31,4 +31,4 @@ while True:
                 _, client = udp.recvfrom(100)
                 udp.sendto(answer(client), client)
         except OSError:
-            pass  # the client is gone, or not reachable
+            pass  # the client has disconnected, or is not reachable

@@ -1,8 +1,9 @@
-//! A container that may send any frame (CAP_NET_RAW, CAP_NET_ADMIN) reaches nothing more than with its own addresses.
+//! A container that may send any frame (CAP_NET_RAW, CAP_NET_ADMIN) reaches only what it reaches with its own
+//! addresses.
 //!
 //! Each frame contains its name as a mark, and a victim prints the marks of all frames that arrive. Frames of one
-//! sender arrive in order, so if a later frame arrives first, the earlier frame was dropped. The control deletes the
-//! rules: then the same frames arrive, and change neighbour entries.
+//! sender arrive in order, so if a later frame arrives first, the earlier frame was dropped. As a control, the rules
+//! are deleted: the same frames then arrive, and change neighbour entries.
 
 use std::net::UdpSocket;
 
@@ -209,7 +210,7 @@ fn changed_addresses_reach_nothing() {
 
 /// Frames to the host's loopback addresses, or to the address that stands for `::1`, reach no host program.
 #[test]
-fn the_hosts_loopback_is_not_reached() {
+fn hosts_loopback_is_not_reached() {
     let stage = Stage::start();
     let (network, world) = (&stage.world.network, &stage.world);
     let bind = |address: &str| {
@@ -237,7 +238,7 @@ fn the_hosts_loopback_is_not_reached() {
     for id in ["attacker", "victim"] {
         world.assert_reached(Container(id), &targets.concat());
     }
-    // The control: without rules the frames arrive, except frames to `::1`, which the kernel itself refuses.
+    // As a control, the frames arrive without the rules, except frames to `::1`, which the kernel itself refuses.
     stage.delete_bridge_rules();
     network.on_host(&["nft", "flush", "chain", "inet", "ex-bridge", "input"]);
     stage.send(&attack);
@@ -266,7 +267,7 @@ fn answers_to_loopback_are_not_forged() {
     stage.send(&["forged-answer", "own4"]);
     stage.arrived(0, "own4");
     assert!(exchange().starts_with("third "), "the next datagram is the server's");
-    // The control: without the comparison of addresses, the client receives the forged frame.
+    // As a control, the client receives the forged frame without the comparison of addresses.
     let network = &stage.world.network;
     let chain = network.on_host(&["nft", "list", "table", "netdev", "ex-bridge"]);
     let rule = format!("ip6 daddr {ALIAS} meta l4proto udp @ll,0,48 set 0x0 meta pkttype set host fwd to \"lo\"");

@@ -24,7 +24,7 @@ fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
     (made, inits)
 }
 
-/// Waits until the host has no resources of warm containers, except those of waiting warm containers.
+/// Waits until the host has no resources of warm containers, except the resources of waiting warm containers.
 fn only_those_that_wait((run_dir, state_dir): (&Path, &Path), launcher: i32, ready: usize) {
     wait::until_ok("only the waiting warm containers are left", || {
         let (waiting, kept) = (warm_pool::waiting(run_dir), warm_pool::waiting(state_dir));
@@ -115,7 +115,7 @@ fn stopped_launcher_leaves_no_warm_containers() {
         daemon.api.run_to_end(sh("true").rootfs(&rootfs.reference()).file("f", b"S").id(&id));
         daemon.api.delete(&id, false).unwrap();
     }
-    assert!(daemon.api.info().warm_pool.unwrap().used > 0, "the control");
+    assert!(daemon.api.info().warm_pool.unwrap().used > 0, "control failed");
     daemon.wait_until_back_at(&before);
     let launcher = daemon.launcher().unwrap();
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);

@@ -124,7 +124,7 @@ fn damaged_layer_is_mended_by_unpacking_again() {
 
 /// A tree of deeply nested directories is removed with its container.
 #[test]
-fn a_deep_tree_goes_with_its_container() {
+fn deep_tree_goes_with_its_container() {
     let launcher = Launcher::start(&[]);
     let busybox = rootfs::Rootfs::busybox();
     let image = launcher.unpack_image(&[Blob::from_directory(busybox.path())]);
@@ -132,7 +132,7 @@ fn a_deep_tree_goes_with_its_container() {
     let shim = launcher.launch(&plan("deep", image, script), &payload(script)).unwrap();
     shim.reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("deep").exit, Some(Exit::Code(0)), "{}", launcher.log("deep"));
-    assert!(launcher.log("deep").contains("1500 deep"), "the control");
+    assert!(launcher.log("deep").contains("1500 deep"), "control failed");
     launcher.wait_until_removed("deep");
     let state = launcher.state_dir().join("containers/deep");
     assert!(!state.join("upper").exists() && state.join("exit.json").exists());
@@ -152,7 +152,7 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
 }
 
 /// If six layers are requested at the same time, two of them identical, all are unpacked, and the launcher serves other
-/// calls meanwhile.
+/// calls at the same time.
 #[test]
 fn concurrent_unpacking_does_not_block_launcher() {
     let launcher = Launcher::start(&[]);
@@ -178,7 +178,7 @@ fn concurrent_unpacking_does_not_block_launcher() {
         most = most.max(launcher.stored("ingest").len());
     }
     assert_eq!(order[0], 1, "the launcher waited: {order:?}");
-    assert!(most <= 2, "{most} at work at once");
+    assert!(most <= 2, "{most} unpackers run at the same time");
     order.sort_unstable();
     assert_eq!(order, [1, 100, 101, 102, 103, 104, 105]);
     assert_eq!(launcher.stored("sha256").len(), 5);

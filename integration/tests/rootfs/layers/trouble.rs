@@ -47,7 +47,7 @@ fn answer(launcher: &Launcher) -> LauncherAnswer {
 const FILES: u32 = 20_000;
 
 #[test]
-fn a_killed_unpacker_leaves_nothing() {
+fn killed_unpacker_leaves_nothing() {
     let launcher = Launcher::start(&[]);
     let blob = Blob::from_many_files(FILES, "x");
     let pid = stop_while_unpacking(&launcher, &blob);
@@ -63,7 +63,7 @@ fn a_killed_unpacker_leaves_nothing() {
 /// If a launcher is killed together with its unpacker, no partial layer is left: the next launcher removes the rest,
 /// and unpacks the layer.
 #[test]
-fn a_killed_launcher_leaves_no_half_layer() {
+fn killed_launcher_leaves_no_half_layer() {
     let mut launcher = Launcher::start(&[]);
     let blob = Blob::from_many_files(FILES, "x");
     let pid = stop_while_unpacking(&launcher, &blob);
@@ -104,7 +104,7 @@ fn full_disk_is_reported_and_leaves_nothing() {
 
 /// An unpacker has few privileges, because it reads untrusted data.
 #[test]
-fn an_unpacker_can_do_little() {
+fn unpacker_can_do_little() {
     let launcher = Launcher::start(&[]);
     let pid = stop_while_unpacking(&launcher, &Blob::from_many_files(FILES, "x"));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

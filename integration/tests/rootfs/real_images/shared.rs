@@ -33,7 +33,7 @@ fn used(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn a_hundred_containers_take_the_layers_once() {
+fn hundred_containers_take_the_layers_once() {
     let image = Image::debian();
     image.readable(true);
     let reference: &'static str = image.layout().leak();
@@ -56,7 +56,7 @@ fn a_hundred_containers_take_the_layers_once() {
     assert!(grown < CONTAINERS as u64 * EACH, "{grown} bytes for {CONTAINERS} containers");
     assert_eq!(layers(&daemon.setup().state_dir()), unpacked);
 
-    // The control: the same measurement includes data that one container writes, and the data is removed with the
+    // As a control, the same measurement includes data that one container writes, and the data is removed with the
     // container.
     let script = format!("head -c {WRITTEN} /dev/zero >/var/new && echo written && exec sleep 100000");
     daemon.api.started(sh(&script).id("writer").rootfs(reference));

@@ -110,7 +110,7 @@ fn tree_from_every_source_matches_umoci() {
     each_change_is_reported(&image.unpacked(), &ours);
 }
 
-/// The control: each single change of the tree is reported, and nothing else.
+/// As a control, each single change of the tree is reported, and nothing else.
 fn each_change_is_reported(root: &Path, ours: &Tree) {
     let at = |path: &str| root.join(path);
     let set = |path: &str, name: &str, value: &[u8]| {

@@ -9,7 +9,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def traced():
     if libc.ptrace(16, 1, 0, 0) == -1:
         raise OSError(ctypes.get_errno(), '')
-    os.waitpid(1, 0x40000000)  # it is not a child: __WALL
+    os.waitpid(1, 0x40000000)  # __WALL, because the process is not a child
     libc.ptrace(17, 1, 0, 0)
 
 

@@ -8,8 +8,8 @@ use crate::attacks::attackers::outcomes;
 const SCRIPT: &str = include_str!("around.py");
 
 /// A process of another user than the first process cannot access the secret files or the first process: not its
-/// memory, environment, descriptors or root, and not by tracing. The control: a process of the same user can, and the
-/// root that it finds is the container's root, not the host's.
+/// memory, environment, descriptors or root, and not by tracing. As a control, a process of the same user can access
+/// all of them, and the root that it finds is the container's root, not the host's.
 #[test]
 fn other_container_user_cannot_access_secrets() {
     let daemon = Daemon::start();

@@ -28,7 +28,7 @@ pub(crate) enum Unguarded {
     Unlimited,
 }
 
-/// Starts a daemon whose operator allows everything. Actions that the request does not ask for are denied nevertheless.
+/// Starts a daemon whose operator allows everything. Actions that the request does not contain are denied nevertheless.
 pub(crate) fn daemon() -> Daemon {
     let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n";
     Setup::default().config(config).start()

@@ -48,7 +48,7 @@ const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "E
 fn no_attack_on_secret_files_succeeds() {
     let daemon = daemon();
     for (point, secret) in POINTS {
-        // On the host, create a mount like that of a container at the same path.
+        // On the host, create a mount like a container's mount, at the same path.
         let prepare = format!(
             "point={point} secret={secret}; mount -t tmpfs over ${{point%/*}}; mkdir -p $point; mount -t tmpfs x $point; \
              mkdir -p ${{secret%/*}}; (umask 077; printf s3cr3t >$secret); mount -o remount,ro,bind $point;"

@@ -186,8 +186,8 @@ fn node_clients_read_bindings_around_rotation() {
     check(&reader.reads(), "new password", "queue");
 }
 
-/// `--bind` delivers the `.metadata` of a binding in SAP's format. The reader needs it to distinguish credentials from
-/// descriptions, and masking needs it, too.
+/// `--bind` delivers the `.metadata` of a binding in SAP's format. Readers and masking need it to distinguish
+/// credentials from descriptions.
 #[test]
 fn binding_metadata_is_delivered() {
     let daemon = Daemon::start();

@@ -92,7 +92,7 @@ fn one_file_has_the_whole_document() {
 /// A directory in Kubernetes' layout of projected volumes, with arbitrary bytes, is delivered unchanged in addition to
 /// bindings of VCAP_SERVICES.
 #[test]
-fn a_directory_is_delivered_as_it_is() {
+fn directory_is_delivered_as_it_is() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().unwrap();
     let binding = dir.path().join("keystore");
@@ -283,7 +283,7 @@ fn invalid_bindings_start_no_container() {
 
 /// Bindings are in the root directory that the operator configured, and the variable names this directory.
 #[test]
-fn the_operator_chooses_the_root() {
+fn operator_chooses_the_root() {
     let daemon = Setup::default().config("[policy]\nfiles_root = \"/run/bound\"\n").start();
     let vcap = example();
     let arguments =

@@ -1,6 +1,6 @@
 //! Values of bindings are found neither in the default output of `bindings`, nor in the process list, nor in the
-//! daemon's files: not while the container runs, not after a rotation, and not after the exit. Each search has a
-//! control that finds a value.
+//! daemon's files: not while the container runs, not after a rotation, and not after the exit. As a control, each
+//! search is repeated where it must find a value.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -103,7 +103,7 @@ fn processes_and_files_hide_bindings() {
     log.until(|entry| entry.data.ends_with(b"shown\n"));
     clean(&needles, "after a rotation");
 
-    // The controls: a process and a file contain the values, and the same search finds them.
+    // As controls, a process and a file contain the values, and the same search finds them.
     let document = fs::read_to_string(new.source().strip_prefix('@').unwrap()).unwrap();
     let mut loud = Command::new("sh");
     let loud = loud.args(["-c", "read x", &document]).stdin(Stdio::piped()).spawn().unwrap();

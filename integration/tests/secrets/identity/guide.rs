@@ -9,12 +9,12 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::identity::Ca;
 
-/// The CA of the guide is created only for this test.
+/// Runs the guide in a separate mount namespace with a tmpfs on /srv, because the guide's CA is in /srv/ca.
 #[test]
-fn the_guide_works_as_it_says() {
+fn guide_works_as_it_says() {
     let (ca, dir) = (Ca::new("cell CA"), tempfile::tempdir().unwrap());
     let guide = Guide::read("docs/guides/identity.md");
-    assert!(guide.commands() > 4, "there is something to be tried");
+    assert!(guide.commands() > 4, "the guide has too few commands");
     let run = || {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         let none = None::<&str>;

@@ -81,7 +81,7 @@ fn expired_certificate_is_replaced_at_restart() {
     let certificate = file(&container, "instance.crt").display().to_string();
     let before = fs::read(&certificate).unwrap();
     daemon.kill();
-    wait::until("the certificate has run out", || {
+    wait::until("the certificate has expired", || {
         let words = ["x509", "-in", &certificate, "-noout", "-checkend", "0"];
         (!std::process::Command::new("openssl").args(words).output().unwrap().status.success()).then_some(())
     });
@@ -95,7 +95,7 @@ fn expired_certificate_is_replaced_at_restart() {
 /// If a CA can no longer sign, the container keeps its certificate. When the CA can sign again, the container gets the
 /// next certificate.
 #[test]
-fn a_failure_is_reported_and_tried_again() {
+fn failure_is_reported_and_tried_again() {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
     let container = daemon.api.started(with_identity(sleeper("f"), Some(10)));

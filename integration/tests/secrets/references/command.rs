@@ -34,14 +34,14 @@ fn start(shelf: &Shelf) -> Daemon {
     Setup::default().config(&config).start()
 }
 
-/// Pids that the program has written: its own pid and that of its child.
+/// Pids that the program has written: its own pid and its child's pid.
 fn pids(shelf: &Path) -> Vec<i32> {
     let text = fs::read_to_string(shelf.join("pids")).unwrap();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
 #[test]
-fn a_program_answers_and_is_followed() {
+fn program_answers_and_is_followed() {
     let shelf = Shelf::new();
     shelf.put("value", "value 1");
     let daemon = start(&shelf);
@@ -69,7 +69,7 @@ fn a_program_answers_and_is_followed() {
 /// If a program hangs, the start fails at the time limit, and the program is killed with its children. If executord is
 /// killed, the program is killed as well.
 #[test]
-fn a_program_that_hangs_is_killed() {
+fn program_that_hangs_is_killed() {
     let shelf = Shelf::new();
     let mut daemon = start(&shelf);
     let mut request = sleeper("h");

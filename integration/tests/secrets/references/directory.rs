@@ -43,7 +43,7 @@ fn referenced_values_refresh_and_survive_restart() {
     let seen = wait::until("the process has written its values", || {
         fs::read_to_string(&seen).ok().filter(|text| text.ends_with('\n'))
     });
-    assert_eq!(seen, "a word of eight a word of eight\n", "a text has no newline at its end");
+    assert_eq!(seen, "a word of eight a word of eight\n", "the newline at the end of a value was not removed");
     let reported: Vec<_> =
         container.secret_sources.iter().map(|one| (one.target.clone().unwrap(), one.followed)).collect();
     let file = |path: &str| Target::File(format!("{ROOT}/{path}"));

@@ -9,12 +9,12 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::references::Shelf;
 
-/// The directory of the guide is created only for this test.
+/// Runs the guide in a separate mount namespace with a tmpfs on /srv, because the guide uses /srv/secrets.
 #[test]
-fn the_guide_works_as_it_says() {
+fn guide_works_as_it_says() {
     let (shelf, dir) = (Shelf::new(), tempfile::tempdir().unwrap());
     let guide = Guide::read("docs/guides/references.md");
-    assert!(guide.commands() > 8, "there is something to be tried");
+    assert!(guide.commands() > 8, "the guide has too few commands");
     let run = || {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         let none = None::<&str>;

@@ -80,7 +80,7 @@ fn reference_errors_name_field_without_value() {
         assert!(fields[0].description.contains(expected), "{expected}: {}", fields[0].description);
         assert!(!format!("{refused:?}").contains(CANARY), "{refused:?}");
     }
-    // The control: the same request without errors is accepted.
+    // As a control, the same request without errors is accepted.
     daemon.api.started(file("shelf", "good", ""));
     assert!(!daemon.setup().logged().contains(CANARY));
 }

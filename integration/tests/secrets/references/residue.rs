@@ -21,7 +21,7 @@ pub(crate) fn search_daemon(daemon: &Daemon, needles: &Needles) -> Report {
 
 /// Waits until executord, the launcher and their files have nothing that `needles` finds.
 pub(crate) fn until_daemon_has_none(daemon: &Daemon, what: &str, needles: &Needles) {
-    wait::until_ok(&format!("executord, the launcher and their files have nothing of {what}"), || {
+    wait::until_ok(&format!("executord, the launcher and their files have no part of {what}"), || {
         let report = search_daemon(daemon, needles);
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });
@@ -61,8 +61,8 @@ fn from_program() -> executor_proto::v1::File {
     from("printed", "program", "any", "")
 }
 
-/// Old values are gone from executord, and all values are gone after the exit. The controls: while a value is current,
-/// the search finds it in the shim. The shim keeps old values for masking until the exit.
+/// Old values are gone from executord, and all values are gone after the exit. As controls, the search finds a current
+/// value in the shim, and an old value too, because the shim keeps old values for masking until the exit.
 #[test]
 fn nothing_is_left_of_a_value() {
     let (shelf, server) = (Shelf::new(), Bao::start("http", ""));

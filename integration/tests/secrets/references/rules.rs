@@ -7,8 +7,8 @@ use integration::request::{RequestBuilder as _, sleeper};
 
 use crate::references::{ROOT, Shelf, content, events_until, from, wait_for_content};
 
-/// If the rule of a requester was removed, the requester gets no new value, even if executord was not running at that
-/// time. The control: a reference that a rule still allows is followed.
+/// If the rule of a requester was removed, the requester gets no new value, even if executord was not running when the
+/// rule was removed. As a control, a reference that a rule still allows is followed.
 #[test]
 fn reference_is_not_followed_without_its_rule() {
     for restarted in [false, true] {

@@ -19,7 +19,7 @@ use crate::references::openbao::{Bao, Running};
 use crate::references::residue::{needles, until_daemon_has_none};
 use crate::references::{Shelf, content, events_until, from, reference, wait_for_content};
 
-/// If a secret with two referenced entries changes, both new values arrive in one update, and nothing of the old values
+/// If a secret with two referenced entries changes, both new values arrive in one update, and no part of the old values
 /// is left in executord, the launcher and their files.
 #[test]
 fn vault_values_are_rotated_and_old_wiped() {
@@ -53,8 +53,8 @@ fn vault_values_are_rotated_and_old_wiped() {
     wait_for_content(&container, "db/password", "p3");
 }
 
-/// If the server has a certificate of another CA, executord uses the replaced `ca_file` without another login. The
-/// control: before the file is replaced, the value is stale.
+/// If the server has a certificate of another CA, executord uses the replaced `ca_file` without another login. As a
+/// control, the value is stale before the file is replaced.
 #[test]
 fn replaced_ca_is_used() {
     let (shelf, port) = (Shelf::new(), free_port());
@@ -146,7 +146,7 @@ fn vault_errors_are_reported() {
     }
     assert!(run("plain/app", "user", "").unwrap().created, "the control, of version 1 of the engine");
     daemon.api.delete("s", true).unwrap();
-    assert!(run("kv/app/db", "user", "").unwrap().created, "the control");
+    assert!(run("kv/app/db", "user", "").unwrap().created, "control failed");
     let container = daemon.api.get("s").unwrap();
     let stale = |why: &str| {
         events_until(&daemon, "s", Kind::SecretsStale);
@@ -226,7 +226,7 @@ fn certificate_login_receives_database_leases() {
     wait::until("a renewal of the lease", || (bao.served("sys/leases/renew") >= 1).then_some(()));
     events_until(&daemon, "d", Kind::FilesUpdated);
     let (new, other) = pair();
-    assert!(new != user && accepts(&new, &other), "a new pair when the lease can be renewed no longer");
+    assert!(new != user && accepts(&new, &other), "a new pair arrives when the lease cannot be renewed again");
     wait::until("the old user is gone from the database", || (!accepts(&user, &password)).then_some(()));
     assert_eq!(bao.served("auth/cert/login"), 1);
 }
@@ -301,5 +301,5 @@ fn answers_that_are_no_secret_are_reported() {
         );
     }
     assert!(elsewhere.requests().is_empty(), "nothing went to the other address");
-    run("good").expect("the control");
+    run("good").expect("control failed");
 }

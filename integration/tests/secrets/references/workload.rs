@@ -1,5 +1,6 @@
-//! Providers that are asked as the workload (`auth = "jwt"`, rule G19): a login of each container at OpenBao with a
-//! token such as a kubelet sends, new tokens, restarts of executord, the end of the session, residue, invalid tokens.
+//! Providers that are queried as the workload (`auth = "jwt"`, rule G19 of docs/guides/cri-rules.md): a login of each
+//! container at OpenBao with a token such as a kubelet sends, new tokens, restarts of executord, the end of the
+//! session, residue, invalid tokens.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -55,7 +56,7 @@ impl Issuer {
     }
 }
 
-/// Writes the role `app`, with the life of its sessions in seconds, without and with renewals.
+/// Writes the role `app`, with the lifetimes of its sessions in seconds, without and with renewals.
 fn write_role(bao: &Bao, ttl: u32, max_ttl: u32) {
     bao.run(&[
         "write",
@@ -81,7 +82,7 @@ fn needles(token: &ProviderToken) -> Needles {
     needles
 }
 
-/// The server decides by the token of each container. A session is renewed, and opened again with the newest token.
+/// The server authorizes each container by its token. A session is renewed, and opened again with the newest token.
 /// After a restart of executord the values are stale until the client sends a token. After the exit the session is
 /// revoked and the token is gone.
 #[test]
@@ -122,7 +123,7 @@ fn workloads_log_in_themselves() {
     assert_eq!(daemon.api.get("w").unwrap().files_generation, 2, "a token changes no file");
     until_daemon_has_none(&daemon, "the old token", &needles(&first));
 
-    // The next session lasts, so that a late revocation is necessary.
+    // The next session does not expire during the test, so it must be revoked, although late.
     write_role(&bao, 600, 600);
     daemon.kill();
     daemon.start_again();
@@ -176,7 +177,7 @@ fn clusters_are_asked_as_workloads() {
     assert_eq!(seen.lock().unwrap()[0], "Bearer token-1");
 }
 
-/// Every invalid token is named, and no message contains one.
+/// Every invalid token is named, and no message contains a token.
 #[test]
 fn bad_tokens_are_refused() {
     let config = "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"http://127.0.0.1:1\"\n\

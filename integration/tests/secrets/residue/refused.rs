@@ -1,5 +1,5 @@
-//! Nothing is left of the secrets of calls that executord refused, or that were incomplete. The control sends the same
-//! calls to an executord that wipes nothing.
+//! Calls that executord refused, or that were incomplete, leave no part of their secrets. As a control, the same calls
+//! are sent to an executord that wipes nothing.
 
 use executor_proto::v1;
 use executor_residue::Canary;
@@ -199,7 +199,7 @@ fn after_refused_calls() {
     raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
     assert_eq!(raw.read_goaway(), 9, "a block that is none is a COMPRESSION_ERROR");
     is_gone(&daemon, &secret, "a block that is none");
-    // The control: a secret is found while it is received.
+    // As a control, a secret is found while it is received.
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let on = raw.open(&fields(RUN), false);
     raw.frame(DATA, 0, on, &message(&[secret.as_bytes(), secret.as_bytes()].concat())[..4096]);
@@ -225,7 +225,7 @@ fn after_a_process_of_exec_has_ended() {
     }
 }
 
-/// If executord refuses the user of a connection, nothing of the connection's data is left.
+/// If executord refuses the user of a connection, no data of the connection is left.
 #[test]
 fn after_a_user_was_refused() {
     let daemon = Daemon::start();
@@ -243,7 +243,7 @@ fn after_a_user_was_refused() {
     }
 }
 
-/// The control: if nothing is overwritten, most failing calls leave the secret in memory. Exceptions are calls whose
+/// As a control, most failing calls leave the secret in memory if nothing is overwritten. Exceptions are calls whose
 /// parts are too short for the search, and calls whose memory was soon reused.
 #[test]
 fn control_without_wipe_finds_refused_secrets() {

@@ -30,7 +30,7 @@ fn home_around_secret_file_stays_writable() {
         assert_eq!((exit(&ended), &*printed), (Ok(0), "the token\nls\n"), "{user}");
         assert_eq!(ended.files[0].mount_point, CONFIG);
     }
-    // The control: if a directory is declared to contain only secret files, it is mounted as a whole and is read-only.
+    // As a control, a directory that is declared to contain only secret files is mounted as a whole and is read-only.
     let request = sh("echo x >/root/.history").rootfs(&rootfs.reference()).file(CONFIG, b"x");
     let ended = daemon.api.run_to_end(RunRequest { file_directories: vec!["/root".into()], ..request });
     assert_eq!((exit(&ended).map(|code| code != 0), &*ended.files[0].mount_point), (Ok(true), "/root"));
@@ -42,7 +42,7 @@ fn home_around_secret_file_stays_writable() {
     assert_eq!(rootfs.listing(), before, "the operator's directory is as it was");
 }
 
-/// Files can be added to declared directories, even to empty ones. An individually mounted file is replaced.
+/// Files can be added to declared directories, even to empty directories. An individually mounted file is replaced.
 #[test]
 fn files_can_be_added_to_declared_directories() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -100,7 +100,7 @@ fn program_dropping_user_reads_group_files() {
     assert_eq!(reported, [(0o640, 1000), (0o444, 0), (0o600, 0)]);
 }
 
-/// An update keeps the mode and group of a replaced file, unless the update sets others. Errors name their field.
+/// An update keeps the mode and group of a replaced file, unless the update sets them. Errors name their field.
 #[test]
 fn update_keeps_or_changes_mode_and_group() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

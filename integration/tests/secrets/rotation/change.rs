@@ -87,7 +87,7 @@ fn files_come_change_and_go() {
 
 /// The signal is sent after the new files are in place: the signal handler reads the new files.
 #[test]
-fn a_signal_comes_after_the_swap() {
+fn signal_comes_after_the_swap() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = format!("trap 'cat {ROOT}/a /etc/key' USR1; echo up; while :; do sleep 0.02; done");
     let request = sh(&script).id("s").rootfs(&rootfs.reference()).file("a", b"old\n").file("/etc/key", b"old\n");
@@ -131,7 +131,7 @@ fn current_values_are_masked() {
 
 /// An individually mounted file is replaced atomically, and leaves no mount behind.
 #[test]
-fn a_single_file_is_replaced_in_place() {
+fn single_file_is_replaced_in_place() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     fs::write(rootfs.path().join("etc/key"), "of the image").unwrap();
     let script = "while read line </etc/key; do case $line in key*) ;; *) echo bad $line; exit 1;; esac; done; echo gone; exit 2";

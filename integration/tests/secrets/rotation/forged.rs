@@ -65,7 +65,7 @@ impl Site {
 }
 
 #[test]
-fn a_forged_update_changes_nothing() {
+fn forged_update_changes_nothing() {
     let site = Site::start();
     let before = (site.files_and_generations(), site.launcher.record("c").unwrap());
     let mut files = plan().files;
@@ -109,7 +109,7 @@ fn a_forged_update_changes_nothing() {
     assert_eq!((site.files_and_generations(), site.launcher.record("c").unwrap()), before);
 
     site.ask(&good, &[b"three"], 0).unwrap();
-    assert_eq!(site.files_and_generations().0, ["one", "three"], "the control");
+    assert_eq!(site.files_and_generations().0, ["one", "three"], "control failed");
     let record = site.launcher.record("c").unwrap();
     assert_eq!((record.files_generation, record.plan.files[1].size), (2, 5));
 }

@@ -109,7 +109,7 @@ fn reader_sees_consistent_pairs_during_rotations() {
     assert_eq!((wipe.files as usize, wipe.bytes as usize, wipe.verified), (2 * (ROTATIONS + 1), bytes, true));
 }
 
-/// The control: if the same files are overwritten in place, the same reader detects this.
+/// As a control, the same reader detects that the same files are overwritten in place.
 #[test]
 fn control_reader_detects_in_place_writes() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ fn open_descriptor_shows_old_content_or_zeros() {
 }
 
 /// Takes leases on its secret files until SIGTERM, at each of their paths. Each leased descriptor is queued in a socket
-/// that is not read. The control is a lease on the script's own file.
+/// that is not read. As a control, the script takes a lease on a file of its own.
 const LEASER: &str = r#"
 import fcntl, os, signal, socket, sys
 queue = [socket.socketpair() for _ in range(16)]

@@ -17,7 +17,7 @@ fn first_field(status: &Status) -> String {
     details.bad_request().and_then(|bad| bad.field_violations.first()).map(|v| v.field.clone()).unwrap_or_default()
 }
 
-/// Checks that nothing has changed, and that nothing of the update exists.
+/// Checks that nothing has changed, and that no part of the update exists.
 fn as_before(daemon: &Daemon, before: &Container) {
     assert_eq!(daemon.api.get(&before.id).unwrap(), *before);
     assert_eq!(content(before, &format!("{ROOT}/a")).as_deref(), Some("old"));
@@ -50,9 +50,9 @@ fn invalid_update_is_reported_without_effect() {
         as_before(&daemon, &before);
     }
     let both = daemon.api.update(update("c", &[("x//y", b""), ("/proc/x", b"")])).unwrap_err();
-    assert_eq!(both.get_error_details().bad_request().unwrap().field_violations.len(), 2, "all at once");
+    assert_eq!(both.get_error_details().bad_request().unwrap().field_violations.len(), 2, "violations");
     assert_eq!(daemon.api.update(update("nope", &[("a", b"")])).unwrap_err().code(), Code::NotFound);
-    assert_eq!(daemon.api.update(update("c", &[("a", b"new")])).unwrap().files_generation, 2, "the control");
+    assert_eq!(daemon.api.update(update("c", &[("a", b"new")])).unwrap().files_generation, 2, "control failed");
 
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
@@ -68,7 +68,7 @@ fn invalid_update_is_reported_without_effect() {
 pub(crate) const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nmessage_bytes_max = 50000000\n";
 
 /// Files count against the container's own memory limit. If an update does not fit, it is refused with the name of the
-/// limit, and the process continues. The control: an update that fits succeeds.
+/// limit, and the process continues. As a control, an update that fits succeeds.
 #[test]
 fn update_beyond_memory_limit_is_refused() {
     let daemon = Setup::default().config(MANY).start();
@@ -118,7 +118,7 @@ fn full_cgroup_fails_only_update() {
     assert_eq!(
         daemon.api.update(update("c", &[("a", &vec![b'x'; 32 << 20])])).unwrap().files_generation,
         2,
-        "the control"
+        "control failed"
     );
     daemon.api.stop("c", Some(0)).unwrap();
     let ended = daemon.api.wait("c").unwrap();

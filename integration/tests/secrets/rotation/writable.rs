@@ -73,7 +73,7 @@ fn process_changes_and_adds_writable_files() {
         assert_eq!((wipe.verified, wipe.files, &*wipe.wiped_by), (true, 10, "shim"), "{wipe:?}");
         assert!(wipe.bytes > MOST - (64 << 10), "{wipe:?}");
     }
-    // The control: without `writable_files` the files are read-only.
+    // As a control, the files are read-only without `writable_files`.
     let ended =
         daemon.api.run_to_end(request_with_files("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
     assert!(exit(&ended) != Ok(0), "{ended:?}");
@@ -199,7 +199,7 @@ fn leased_file_is_wiped_later() {
         bytes[0]
     };
     assert_eq!(ending(&ended).wipe, None, "{ended:?}");
-    assert_eq!(kept.each_ref().map(first), [b'S', 0], "the other file is wiped at once");
+    assert_eq!(kept.each_ref().map(first), [b'S', 0], "the other file is wiped immediately");
     lease.kill().unwrap();
     lease.wait().unwrap();
     wait::until("the file is wiped", || (first(&kept[0]) == 0).then_some(()));

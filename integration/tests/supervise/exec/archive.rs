@@ -115,7 +115,7 @@ fn cp_sparse_file_keeps_holes() {
 
 /// If the source or destination is a dash, agent-cli writes or reads a tar archive.
 #[test]
-fn a_dash_is_an_archive() {
+fn dash_is_an_archive() {
     let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
     shell_output(
         &daemon,
@@ -199,8 +199,8 @@ fn copy_has_permissions_of_container_user() {
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));
 }
 
-/// Links of a container lead to no host file, even if they change during a copy (CVE-2018-15664). The control: the same
-/// name, resolved on the host, leads to the host file.
+/// Links of a container lead to no host file, even if they change during a copy (CVE-2018-15664). As a control, the
+/// same name, resolved on the host, leads to the host file.
 #[test]
 fn container_links_do_not_lead_to_host() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -214,7 +214,7 @@ fn container_links_do_not_lead_to_host() {
     let container = daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sh(&swaps).id("c") });
     wait::until("the container exchanges links", || daemon.api.logs_so_far("c").contains("up").then_some(()));
     let naive = format!("/proc/{}/root/file", integration::api::pid(&container));
-    assert_eq!(fs::read_to_string(naive).unwrap(), CANARY, "the control");
+    assert_eq!(fs::read_to_string(naive).unwrap(), CANARY, "control failed");
     let out = home.path().join("out").display().to_string();
     let followed = cp(&daemon, &["-L", "c:/file", &out]);
     assert!(followed.status == 125 && followed.stderr.contains("No such file"), "{followed:?}");
@@ -224,7 +224,7 @@ fn container_links_do_not_lead_to_host() {
         let source = format!("c:/dir{name}");
         let read = cp(&daemon, &[&source, &out]);
         assert!(read.status == 125 && !Path::new(&out).exists(), "{read:?}");
-        // The container changes the path meanwhile, so the write may succeed at either path, or fail.
+        // The container changes the path at the same time, so the write may succeed at either path, or fail.
         let _ = cp(&daemon, &[&new, &source]);
         let _ = cp(&daemon, &[&new, &format!("c:/dir{above}/made")]);
     }
@@ -232,7 +232,8 @@ fn container_links_do_not_lead_to_host() {
     assert!(!home.path().join("made").exists());
 }
 
-/// Secret files are never copied to an archive, whatever path is requested. The control: a file next to them is copied.
+/// Secret files are never copied to an archive, whatever path is requested. As a control, a file next to them is
+/// copied.
 #[test]
 fn secret_files_are_not_copied() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -255,7 +256,7 @@ fn secret_files_are_not_copied() {
 
 /// If a client does not read, the copy stops and no data accumulates. If a client disconnects, the copy ends.
 #[test]
-fn a_slow_reader_holds_the_copy_up() {
+fn slow_reader_holds_the_copy_up() {
     let daemon = sleeping("c");
     shell_output(&daemon, "truncate -s 1T /tmp/large");
     let mut copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", "-"]);
@@ -304,7 +305,7 @@ fn uncopyable_entry_does_not_stop_copy() {
     );
     let times = |path: &Path| fs::metadata(path).unwrap().mtime().to_string();
     assert_eq!(shell_output(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
-    // To the container: a file whose name is that of an existing directory, and a file below an inaccessible directory.
+    // To the container: a file with the name of an existing directory, and a file below an inaccessible directory.
     let tree = home.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     for name in ["closed/x", "before", "z", "zz"] {

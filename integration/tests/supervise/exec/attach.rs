@@ -22,7 +22,7 @@ fn interactive(request: RunRequest, terminal: bool) -> RunRequest {
 /// An attached client can use a shell on a terminal: it gets the prompt from before the attachment, typed input works,
 /// the window size changes, and Ctrl-C interrupts. All output is also in the log, and secrets are masked in both.
 #[test]
-fn a_shell_on_a_terminal() {
+fn shell_on_a_terminal() {
     let daemon = Daemon::start();
     let secret = "canary-0123456789-abcdef";
     let shell = program("/bin/bash", &["--norc", "-i"]).id("c").env("PS1", "ready> ").secret_env("SECRET", secret);
@@ -105,7 +105,7 @@ fn blocked_watcher_does_not_block_process() {
     typist.send_input(b"go\n");
     wait::until("the process has written everything", || daemon.api.logs_so_far("c").contains("done").then_some(()));
     slow.until("done");
-    assert!(slow.missed > 0, "14 MB do not wait for anybody");
+    assert!(slow.missed > 0, "the client must miss a part of the 14 MB");
     assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
 }
 
@@ -114,7 +114,7 @@ fn noise(length: u64) -> Vec<u8> {
     (0..length).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
 
-/// Creates a root file system that contains the file `/bytes`, and a daemon that keeps almost nothing of a log.
+/// Creates a root file system that contains the file `/bytes`, and a daemon that keeps at most 64 KiB of a log.
 fn with_bytes(bytes: &[u8]) -> (Daemon, Rootfs) {
     let rootfs = Rootfs::busybox();
     std::fs::write(rootfs.path().join("bytes"), bytes).expect("write");
@@ -128,7 +128,7 @@ fn reader(id: &str) -> AttachStart {
 /// A lossless client receives every byte: the process waits for its reader as on a pipe, from the first byte to the
 /// last. The exit is not reported before all output is delivered. This holds with a small log, and without a log.
 #[test]
-fn a_lossless_client_gets_every_byte() {
+fn lossless_client_gets_every_byte() {
     let bytes = noise(40 << 20);
     let (daemon, rootfs) = with_bytes(&bytes);
     let cat = |id: &str| program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
@@ -219,7 +219,7 @@ fn reader_resumes_after_executord_is_killed() {
 
 /// The terminal belongs to the shim, and survives a kill of executord.
 #[test]
-fn the_terminal_outlives_executord() {
+fn terminal_outlives_executord() {
     let mut node = Supervised::start();
     let script = "trap 'echo hup' HUP; while read line; do echo got-$line; done";
     node.api.started(interactive(sh(script).id("c"), true));

@@ -49,7 +49,7 @@ print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
 "#;
 
 /// Root of the container sees the executor's processes while they enter, but cannot access anything in them
-/// (CVE-2016-9962, CVE-2019-5736). The control in the same run: it can access the programs that these processes
+/// (CVE-2016-9962, CVE-2019-5736). As a control in the same run, it can access the programs that these processes
 /// execute, so it inspects at the right time and place.
 #[test]
 fn entering_processes_are_inaccessible_to_container() {

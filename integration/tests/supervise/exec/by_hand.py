@@ -9,7 +9,7 @@ def command_line(pid):
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read()
     except OSError:
-        return b""  # it has exited, or is not a process
+        return b""  # the process has exited, or is not a process
 
 
 class Session:

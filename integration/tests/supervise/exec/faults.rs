@@ -69,7 +69,7 @@ fn detached_process_continues_without_client() {
     let begun = ExecStart { detached: true, ..script("c", &busy("begun")) };
     let begun = Executed::start(&daemon.api, begun).unwrap();
     let mut all = with_children(begun.pid);
-    assert_eq!(begun.end().unwrap().exit, None, "the call returns at once");
+    assert_eq!(begun.end().unwrap().exit, None, "the call returns immediately");
     let later = Executed::start(&daemon.api, ExecStart { terminal: true, ..script("c", &busy("later")) }).unwrap();
     all.push(later.pid);
     later.send(ToExecuted::Detach(ExecDetach {}));

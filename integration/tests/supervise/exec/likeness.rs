@@ -92,7 +92,7 @@ fn exec_equals_first_process() {
         let init = pid(&daemon.api.started(request));
         let executed = Executed::start(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
         compare(id, init, executed.pid);
-        // The control: the compared values are not empty, and differ from those of this test.
+        // As a control, the compared values are not empty, and differ from the values of this test.
         assert_ne!(host::status(init, "CapBnd"), host::status(std::process::id() as i32, "CapBnd"));
     }
 }

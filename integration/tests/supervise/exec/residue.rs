@@ -90,7 +90,7 @@ fn values_are_in_the_process_alone() {
     });
 }
 
-/// The control: all values are found if nothing is overwritten.
+/// As a control, all values are found if nothing is overwritten.
 #[test]
 fn control_without_wipe_finds_exec_values() {
     let report = Given::by(Setup::default().control()).ours();
@@ -125,17 +125,17 @@ fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
     search.report()
 }
 
-/// If files are copied to and from a container, nothing of them is left in memory, even while the connection is open.
+/// Files that are copied to and from a container leave no data in memory, even while the connection is open.
 #[test]
 fn files_that_are_copied_leave_nothing() {
     let (daemon, needles) = copied(Setup::default());
-    wait::until_ok("executord holds nothing of the copy", || {
+    wait::until_ok("executord holds no data of the copy", || {
         let report = in_executord(&daemon, &needles);
         if report.found() { Err(report.to_string()) } else { Ok(()) }
     });
 }
 
-/// The control: copied files are found if nothing is overwritten.
+/// As a control, copied files are found if nothing is overwritten.
 #[test]
 fn control_without_wipe_finds_copied_files() {
     let (daemon, needles) = copied(Setup::default().control());

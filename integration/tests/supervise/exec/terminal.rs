@@ -69,7 +69,7 @@ fn run_terminal_begins_with_callers_size() {
 /// A shell with job control works: typed input is echoed, Ctrl-C kills the foreground job and not the shell, Ctrl-Z
 /// stops the job, and the shell exits on Ctrl-D.
 #[test]
-fn a_shell_is_used_as_by_hand() {
+fn shell_is_used_as_by_hand() {
     let daemon = sleeping("c");
     let bash = ExecStart { terminal: true, ..start("c", "/bin/bash", &["--norc", "-i"]) };
     let mut shell = Executed::start(&daemon.api, bash).unwrap();
@@ -108,7 +108,7 @@ fn terminal_output_is_complete() {
 
 /// If the container has created a false `/dev/ptmx`, it is not accepted as a terminal.
 #[test]
-fn a_false_multiplexer_is_refused() {
+fn false_multiplexer_is_refused() {
     let daemon = Daemon::start();
     let trick = "rm /dev/ptmx; echo >/dev/ptmx; echo changed; sleep 100000";
     daemon.api.started(sh(trick).id("c"));

@@ -45,8 +45,9 @@ pub(crate) struct Row {
 impl Figures {
     /// Returns all figures. Exact counts have no slack. Files have the slack of one more file for every second kept
     /// result, because the oldest results may be in removal. Descriptors have the slack of one client connection. An
-    /// allocator frees memory in pieces and late: over 24,000 lives, its slack is 130 bytes per life. Total memory is
-    /// not evaluated, because file pages vary with the machine's memory and with other processes of the same program.
+    /// allocator frees memory in pieces and late: over 24,000 containers, its slack is 130 bytes per container. Total
+    /// memory is not evaluated, because file pages vary with the machine's memory and with other processes of the same
+    /// program.
     pub(crate) fn rows(&self) -> [Row; 18] {
         let judged = |name, value, slack| Row { name, value, slack: Some(slack) };
         let reported = |name, value| Row { name, value, slack: None };

@@ -6,24 +6,24 @@ use serde_json::{Map, Value, json};
 
 use crate::lives::evaluate::{Figures, grown};
 
-/// Number of lives at the start and at the end of a run whose durations are reported.
+/// Number of containers at the start and at the end of a test run whose durations are reported.
 const COMPARED: usize = 1000;
 
 /// Results of a complete run.
 pub(crate) struct Report<'a> {
     pub(crate) lives: usize,
-    /// Number of lives that ran at the same time as others.
+    /// Number of containers that ran at the same time as others.
     pub(crate) at_once: usize,
     /// Number of results that the daemon keeps.
     pub(crate) kept: usize,
     /// Figures after each tenth.
     pub(crate) figures: &'a [Figures],
-    /// Durations of the consecutive lives, from the call to the result.
+    /// Durations of the consecutive containers, from the call to the result.
     pub(crate) took: &'a [Option<Duration>],
 }
 
 impl Report<'_> {
-    /// Median and 99th percentile of the duration of the first and of the last consecutive lives, in microseconds.
+    /// Median and 99th percentile of the duration of the first and of the last consecutive containers, in microseconds.
     fn times(&self) -> [(usize, [u128; 2]); 2] {
         let took: Vec<Duration> = self.took.iter().copied().flatten().collect();
         let compared = COMPARED.min(took.len() / 2);
@@ -36,7 +36,10 @@ impl Report<'_> {
     }
 
     pub(crate) fn print(&self) {
-        println!("\n{} lives, {} of them several at once; {} results are kept", self.lives, self.at_once, self.kept);
+        println!(
+            "\n{} containers, {} of them run concurrently; {} results are kept",
+            self.lives, self.at_once, self.kept
+        );
         println!("{:<28}{}  allowed growth", "after each tenth", " ".repeat(8 * self.figures.len()));
         for (index, row) in Figures::default().rows().iter().enumerate() {
             let cells: String = self.figures.iter().map(|all| format!("{:>8}", all.rows()[index].value)).collect();

@@ -45,7 +45,7 @@ fn blocked_receiver_causes_only_reported_drops() {
         } else if message.text == "end" {
             ended = true;
         } else {
-            // Next to a gap, a line may be incomplete. It then is marked as partial.
+            // Next to a gap, a line may be incomplete. It is then marked as partial.
             assert!(line.contains(&message.text), "{message:?}");
             flood += message.text.len() as u64 + u64::from(!message.head.contains("partial_last=\"false\""));
         }
@@ -64,7 +64,7 @@ fn blocked_receiver_causes_only_reported_drops() {
         let log = daemon.setup().logged();
         log.contains(&format!("bytes={}", dropped.1)).then_some(())
     });
-    // The control of both numbers is the end position of the log itself.
+    // As a control, both numbers are compared with the end position of the log itself.
     let kept = std::fs::read(daemon.setup().state_dir().join("containers/flood/log")).unwrap();
     let mut place = logline::LogPosition::default();
     for text in kept.split(|byte| *byte == b'\n') {

@@ -54,8 +54,8 @@ fn restart_neither_loses_nor_repeats_lines() {
     assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
 }
 
-/// While the receiver does not accept lines, a printed secret is not in executord's memory, and neither after the
-/// container is removed. The control prints the secret unmasked: it is found in the waiting messages.
+/// While the receiver does not accept lines, a printed secret is not in executord's memory, not even after the
+/// container is removed. As a control, a secret that is printed unmasked is found in the waiting messages.
 #[test]
 fn waiting_lines_contain_no_secret_in_memory() {
     let search = |redaction: Redaction| {

@@ -142,8 +142,7 @@ fn syslog_receives_lines_over_unix_socket() {
     // The log file exists as usual.
     assert!(daemon.api.output("web-1").text().ends_with("last\n"));
 
-    // A secret in the output is also masked in syslog. The control, without masking, finds the secret with the same
-    // search.
+    // A secret in the output is also masked in syslog. As a control, the same search finds the secret without masking.
     daemon.api.run_to_end(printing("open", Redaction::None));
     daemon.api.run_to_end(printing("masked", Redaction::Auto));
     rsyslogd.until("open", "plain");
@@ -187,7 +186,7 @@ fn syslog_over_tls_resumes_after_receiver_restart() {
     let wrong = Rsyslogd::start(&dir, &tls_input(&dir, port));
     let daemon: Daemon = setup.config(&config).start();
     daemon.api.run_to_end(saying("first", "one"));
-    wait::until("the receiver is not believed", || {
+    wait::until("executord rejects the receiver's certificate", || {
         daemon.setup().logged().contains("cannot connect to the log receiver").then_some(())
     });
     wait::until("the reason is logged", || daemon.setup().logged().contains("certificate").then_some(()));

@@ -24,7 +24,7 @@ fn requests_are_bounded() {
     let many: String = (0..100).map(|i| format!("X{i}: 1\r\n")).collect();
     assert_eq!(of(&format!("GET /metrics HTTP/1.1\r\nHost: a\r\n{many}\r\n")).status, 431);
     assert_eq!(of("nonsense\r\n\r\n").status, 400);
-    // Silent clients do not occupy slots forever: their connections are closed, and other clients are served.
+    // Silent clients do not occupy slots permanently: their connections are closed, and other clients are served.
     let silent: Vec<UnixStream> = (0..10)
         .map(|_| {
             let mut stream = UnixStream::connect(socket(&daemon)).unwrap();
@@ -53,7 +53,7 @@ fn hanging_shim_blocks_neither_scrape_nor_calls() {
 
     let shim = Pid::from_raw(daemon.record("a").shim.pid);
     kill(shim, Signal::SIGSTOP).unwrap();
-    let text = wait::until("the shim is missed", || {
+    let text = wait::until("the scrape omits the stopped shim", || {
         let text = scrape(&daemon, "text/plain");
         (value(&text, "executor_containers_unanswered") == Some(1.0)).then_some(text)
     });

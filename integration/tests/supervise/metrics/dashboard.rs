@@ -106,7 +106,7 @@ fn every_dashboard_panel_has_prometheus_data() {
     };
     happenings(&daemon, 0);
     let before = samples().unwrap_or(0);
-    wait::until("two scrapes later", || samples().filter(|count| *count >= before + 2));
+    wait::until("two more scrapes were made", || samples().filter(|count| *count >= before + 2));
     happenings(&daemon, 1);
     let all = queries();
     assert!(all.len() > 20, "control failed: only {} queries were found", all.len());

@@ -173,7 +173,7 @@ fn every_metric_is_documented_and_correct() {
         assert!(value(&text, series).is_some_and(|value| value > 0.0), "{series}\n{text}");
     }
 
-    // Neither format contains a secret. The control: a permitted value is found.
+    // Neither format contains a secret. As a control, a permitted value is found.
     for accept in ["text/plain", OPEN] {
         let text = scrape(&daemon, accept);
         assert!(text.contains("blue-team") && !text.contains(&CANARY[..8]), "{text}");

@@ -184,7 +184,7 @@ fn each_phase_has_span_without_secrets() {
 
 /// A Python collector, with other libraries for gRPC and messages, can read the spans.
 #[test]
-fn a_python_collector_reads_the_spans() {
+fn python_collector_reads_the_spans() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/collector.py");
     let mut collector = python(&[script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(collector.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -229,7 +229,7 @@ fn traces_go_over_http_too() {
 /// If a collector never responds or is missing, containers run, the queue is limited, and dropped spans are counted and
 /// reported.
 #[test]
-fn a_collector_that_fails_hurts_no_run() {
+fn collector_that_fails_hurts_no_run() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = free_port();
     for (port, protocol) in [(silent.local_addr().unwrap().port(), "grpc"), (nobody, "grpc"), (nobody, "http")] {

@@ -69,7 +69,7 @@ pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     let dead = answers(&daemon.socket());
     daemon.start_again();
     ensure!(!dead, "a killed daemon responds");
-    Ok("a daemon without load responds, and a killed one does not".into())
+    Ok("a daemon without load responds, and a killed daemon does not".into())
 }
 
 /// Peak memory of a process since [`reset_peak`], in bytes.
@@ -203,7 +203,7 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
             let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
             for _ in 0..calls {
                 if raw.try_call("/executor.v1.Executor/List", &list).is_err() {
-                    break; // executord no longer reads, which is one way of bounding it
+                    break; // executord stopped reading, which bounds its memory too
                 }
             }
             raw.drain(CALL_TIMEOUT);
@@ -238,8 +238,8 @@ fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
     Ok(Daemon::start())
 }
 
-/// Calls Run, and then Exec, until executord can open no more descriptors, and then other calls. Each call must succeed
-/// or fail with RESOURCE_EXHAUSTED.
+/// Calls Run, and then Exec, until executord can open no more descriptors. Then makes other calls. Each call must
+/// succeed or fail with RESOURCE_EXHAUSTED.
 pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut codes, mut faults) = (Vec::new(), Vec::new());
     for most in scale.pick(&[80][..], &[96, 90, 84, 80, 77, 74]) {
@@ -248,7 +248,7 @@ pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
         let refused = (0..CONTAINERS).find_map(|index| run(index).err());
         let refused = refused.with_context(|| format!("no Run of {CONTAINERS} was refused with {most} descriptors"))?;
         let mut reported = vec![("Run", refused)];
-        daemon.api.delete("c1", true)?; // so that there is room for a process of Exec
+        daemon.api.delete("c1", true)?; // frees descriptors for an Exec
         let mut executed = Vec::new();
         let refused = (0..CONTAINERS).find_map(|_| {
             Executed::start(&daemon.api, start("c0", "/bin/sleep", &["100000"]))
@@ -310,7 +310,7 @@ fn stopped_on_a_full_disk() -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Starts executord on the full disk. executord must refuse a container and delete one.
+/// Starts executord on the full disk. executord must refuse a new container and delete a completed container.
 pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
     let mut daemon = stopped_on_a_full_disk()?;
     let fault = match start_or_end(&daemon)? {
@@ -331,7 +331,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
         let _ = fs::remove_file(daemon.setup().state_dir().join(format!("ballast{index}")));
     }
     daemon.start_again();
-    Ok(Outcome::new(fault, "executord starts, refuses a container and deletes one"))
+    Ok(Outcome::new(fault, "executord starts, refuses a new container and deletes a completed container"))
 }
 
 /// Control: the disk is full, and after the ballast files are removed a container runs.

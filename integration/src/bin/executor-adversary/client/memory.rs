@@ -63,7 +63,7 @@ pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     Ok("an id, which is no secret, is found".into())
 }
 
-/// Encodes a field with these bytes and a number that no message uses.
+/// Encodes these bytes as a field whose number no message uses.
 fn unknown_field(bytes: &[u8]) -> Vec<u8> {
     #[derive(Clone, PartialEq, prost::Message)]
     struct Unknown {
@@ -223,5 +223,5 @@ pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     ensure!(!found.is_empty(), "control failed: the search does not find existing data");
     process.send(v1::exec_request::Part::Signal(9));
     process.read_message().context("cannot read the exit of a process")?;
-    Ok("in the process itself its argument is found".into())
+    Ok("the search finds the argument in the process itself".into())
 }

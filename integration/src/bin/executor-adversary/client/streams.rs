@@ -26,21 +26,21 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "shares: unread responses and PINGs",
         position: Position::Client,
-        claim: "a caller that reads nothing and sends PINGs delays no call of another",
+        claim: "a caller that reads nothing and sends PINGs delays no call of another caller",
         attack: |_| flood(false),
         control: flood_control,
     },
     Attack {
         name: "shares: unread responses and a byte of window",
         position: Position::Client,
-        claim: "a connection whose client reads a byte at a time is closed when its owner needs the room",
+        claim: "a connection whose client reads a byte at a time is closed when its caller needs the memory",
         attack: |_| flood(true),
         control: flood_control,
     },
     Attack {
         name: "shares: streams of events",
         position: Position::Client,
-        claim: "a caller may use a quarter of the response streams, and the rest is left to others",
+        claim: "a caller may use a quarter of the response streams, and the rest is left to other callers",
         attack: followers,
         control: followers_control,
     },
@@ -54,7 +54,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "shares: slow scrapers",
         position: Position::Client,
-        claim: "clients of the metrics that send nothing keep no scraper out",
+        claim: "metrics clients that send nothing keep no scraper out",
         attack: scrapers,
         control: scrapers_control,
     },
@@ -161,11 +161,15 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
     });
     let mut faults = Vec::new();
     let mut rpc = daemon.api.rpc();
-    faults.extend(in_time(&daemon, CALL_TIMEOUT, rpc.list(list())).err().map(|why| format!("List of root: {why}")));
+    faults.extend(
+        in_time(&daemon, CALL_TIMEOUT, rpc.list(list())).err().map(|why| format!("List called by root: {why}")),
+    );
     let get = v1::GetRequest { id: "c1".into() };
-    faults.extend(in_time(&daemon, CALL_TIMEOUT, rpc.get(get)).err().map(|why| format!("Get of root: {why}")));
+    faults.extend(in_time(&daemon, CALL_TIMEOUT, rpc.get(get)).err().map(|why| format!("Get called by root: {why}")));
     let stats = v1::StatsRequest::default();
-    faults.extend(in_time(&daemon, CALL_TIMEOUT, rpc.stats(stats)).err().map(|why| format!("Stats of root: {why}")));
+    faults.extend(
+        in_time(&daemon, CALL_TIMEOUT, rpc.stats(stats)).err().map(|why| format!("Stats called by root: {why}")),
+    );
     let mut own = connect(&daemon.socket(), ATTACKER, 1 << 20)?;
     own.frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes());
     own.try_call(LIST, &list().encode_to_vec())?;
@@ -184,7 +188,7 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
     over.store(true, Ordering::Release);
     living.join().expect("a thread");
     let held = format!(
-        "{} unread responses: root receives a response at once, the attacker after {waited:.0} s",
+        "{} unread responses: root receives a response immediately, the attacker after {waited:.0} s",
         connections * calls
     );
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
@@ -230,7 +234,7 @@ fn followers(scale: Scale) -> anyhow::Result<Outcome> {
     drop(held);
     let opened = connections * STREAMS;
     let reported = format!("{accepted} of {opened} streams of one caller are open and cost {}", megabytes(cost));
-    let fault = root.err().map(|why| format!("{reported}; one of root: {why}"));
+    let fault = root.err().map(|why| format!("{reported}; the stream of root: {why}"));
     let fault = fault.or_else(|| (accepted > 1024 || cost > FOLLOWERS_MAX).then(|| reported.clone()));
     Ok(Outcome::new(fault, reported))
 }
@@ -245,7 +249,7 @@ fn followers_control(_: Scale) -> anyhow::Result<String> {
         anyhow::bail!("executord accepted one more stream although {accepted} streams are open")
     };
     ensure!(refused.contains("ResourceExhausted"), "{refused}");
-    Ok(format!("{accepted} streams of root are open; the next: {refused}"))
+    Ok(format!("{accepted} streams of root are open; the next stream is refused: {refused}"))
 }
 
 /// Number of requests to shims so far.
@@ -262,8 +266,8 @@ fn with_containers(count: usize) -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Opens streams with counters of all containers and reads the streams. Calls by root must succeed while the streams
-/// are open.
+/// Opens streams with counters of all containers and reads the streams. While the streams are open, calls by root must
+/// succeed.
 fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     let (containers, streams) = scale.pick((5, 100), (40, 200));
     let daemon = with_containers(containers)?;
@@ -287,7 +291,7 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     while readings.load(Ordering::Relaxed) < 5 * streams {
         let mut rpc = api.rpc();
         let info = in_time(&daemon, CALL_TIMEOUT, rpc.info(v1::InfoRequest {}));
-        faults.extend(info.err().map(|why| format!("Info of root: {why}")));
+        faults.extend(info.err().map(|why| format!("Info called by root: {why}")));
         ensure!(begun.elapsed() < Duration::from_secs(120), "the streams received too few samples within 120 s");
         std::thread::sleep(Duration::from_millis(50)); // the pace of root's calls
     }
@@ -384,5 +388,5 @@ fn scrapers_control(_: Scale) -> anyhow::Result<String> {
     let dead = scrape(&daemon);
     daemon.start_again();
     ensure!(dead.is_err(), "a scrape of a killed daemon succeeds");
-    Ok(format!("a daemon without load returns {bytes} bytes, and a killed one none"))
+    Ok(format!("a daemon without load returns {bytes} bytes, and a killed daemon returns none"))
 }

@@ -126,7 +126,7 @@ impl Victim {
 /// Paths of executord in the state directory where a link is added, or replaces a file.
 const PLACES: [&str; 4] = ["ledger/planted", "ledger/lock", "ledger/ledger.redb", "images/planted"];
 
-/// Creates a link that belongs to executord's user and points to a file of root.
+/// Creates a link that belongs to executord's user and points to a file owned by root.
 fn plant(daemon: &Daemon, place: &str, victim: &Victim) -> anyhow::Result<std::path::PathBuf> {
     let link = daemon.setup().state_dir().join(place);
     let owner = fs::metadata(link.parent().context("the path has no directory")?)?;

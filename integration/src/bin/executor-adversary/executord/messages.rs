@@ -184,7 +184,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         let exit = launcher.state_dir().join("containers").join(&id).join("exit.json");
         let begun = Instant::now();
         while !exit.exists() && begun.elapsed() < REQUEST_TIMEOUT {
-            std::thread::sleep(Duration::from_millis(10)); // a launcher that does not know the container announces nothing
+            std::thread::sleep(Duration::from_millis(10)); // the launcher does not report an unknown container
         }
         if !exit.exists() {
             faults.push(format!("container {id} continues to run without its shim"));
@@ -206,7 +206,7 @@ pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     Shim(ours).reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     integration::daemon::kill(launcher.record("real").context("the container has no record")?.shim.pid, 9);
     launcher.exit("real");
-    Ok("with one id it is launched, and finished when its shim is killed".into())
+    Ok("a container with one id is launched, and cleaned up when its shim is killed".into())
 }
 
 /// Starts a container, and returns its shim.
@@ -226,7 +226,7 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
         if exit.exists() {
             return Some(begun.elapsed());
         }
-        std::thread::sleep(Duration::from_millis(10)); // nothing announces another process's file
+        std::thread::sleep(Duration::from_millis(10)); // there is no notification of another process's file
     }
     None
 }
@@ -241,7 +241,7 @@ fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
         if round % 2 == 1 {
             let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
         }
-        std::thread::sleep(Duration::from_millis(2)); // part of the attack: the shim has its turn
+        std::thread::sleep(Duration::from_millis(2)); // part of the attack: lets the shim run
         let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
         if call.split(' ').next().and_then(|number| number.parse().ok()) == Some(nix::libc::SYS_recvmsg) {
             return true;
@@ -274,7 +274,10 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::Held(format!("made to wait {waited} times, stopped after {:.1} s at most", slowest.as_secs_f64())))
+    Ok(Outcome::Held(format!(
+        "the shim blocked {waited} times; its container stopped after {:.1} s at most",
+        slowest.as_secs_f64()
+    )))
 }
 
 /// Control: a container whose shim was not attacked stops within [`REQUEST_TIMEOUT`].

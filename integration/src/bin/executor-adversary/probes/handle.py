@@ -7,7 +7,7 @@ asked, end = bytes.fromhex(sys.argv[1]), time.time() + 5
 with socket.socket(fileno=0) as shim:
     shim.settimeout(0.3)
     while time.time() < end:
-        time.sleep(0.1)  # there is no handle before the files exist
+        time.sleep(0.1)  # the shim has no handle before the files exist
         try:
             shim.send(asked)
             message, descriptors, _, _ = socket.recv_fds(shim, 65536, 4)

@@ -4,7 +4,7 @@ import struct
 import sys
 import time
 
-# Requests of an unknown type: each is answered by an error that contains the request.
+# Requests of an unknown type: the kernel answers each of them with an error that contains the request.
 REQUEST = struct.pack("IHHII", 16, 0x7FF, 5, 1, 0) * 64
 kept = []
 for _ in range(int(sys.argv[1])):

@@ -1,5 +1,5 @@
 # Allocates asynchronous I/O requests, of which the host has a limited number: `all`, `one`, or `both`, in which a second
-# process requests one after the first has allocated all.
+# process makes one request after the first process has allocated all.
 import ctypes
 import errno
 import os

@@ -15,7 +15,7 @@ impl Report {
         let count = bursts.containers;
         self.rest("burst", bursts.rest);
         println!(
-            "\n{count} containers requested at once, {BURSTS} times; ms until an exit is known (p50), and of processor time for each"
+            "\n{count} containers requested at the same time, {BURSTS} times; ms until an exit is known (p50), and of processor time for each"
         );
         println!("{:<40} {:>9} {:>9} {:>9}  {:>9} {:>9}", "", "first", "median", "last", "machine", "processes");
         let mut rows = Vec::new();
@@ -52,10 +52,10 @@ impl Report {
             println!("{role:<40} {:>9} {with:>9}", idle.before.pss.get(role).unwrap_or(&0));
         }
         let (before, with) = (idle.before.together(), idle.with.together());
-        println!("{:<40} {before:>9} {with:>9}  in {} processes", "together", idle.with.processes);
+        println!("{:<40} {before:>9} {with:>9}  in {} processes", "total", idle.with.processes);
         let each = |kilobytes: u64| megabytes(kilobytes) / f64::from(count);
         let (all, added) = (each(with), each(with.saturating_sub(before)));
-        println!("per idle container       {all:.3} MB of everything, {added:.3} MB added by each");
+        println!("per idle container       {all:.3} MB of the total, {added:.3} MB added by each");
         println!("executord, resident      {:.1} MB", megabytes(idle.with.executord_rss));
         let figures = json!({
             "name": name,
@@ -73,7 +73,7 @@ impl Report {
     pub(crate) fn many(&mut self, many: &Many) {
         let (count, part) = (many.containers, many.part);
         self.rest("many", many.rest);
-        println!("\n{count} containers of {} that sleep at once; {} calls at a time", many.name, many::LANES);
+        println!("\n{count} idle containers of {} at the same time; {} concurrent calls", many.name, many::LANES);
         println!(
             "started in               {:.2} s; {} ms each of the first {part}, {} ms each of the last {part}",
             many.start.as_secs_f64(),
@@ -93,7 +93,7 @@ impl Report {
         let each = megabytes(together) / f64::from(count);
         let roles: Vec<_> = many.memory.pss.iter().map(|(role, kilobytes)| format!("{role} {kilobytes}")).collect();
         println!("PSS, kB of 1024 bytes    {together} in {} processes: {}", many.memory.processes, roles.join(", "));
-        println!("per container            {each:.3} MB of everything");
+        println!("per container            {each:.3} MB of the total");
         println!("executord, resident      {:.1} MB", megabytes(many.memory.executord_rss));
         let left: Vec<_> = many.left.named().iter().map(|(what, count)| format!("{count} {what}")).collect();
         println!("left after the deletion  {}", left.join(", "));
@@ -124,7 +124,7 @@ impl Report {
     pub(crate) fn failures(&mut self, failures: &Failures) {
         self.rest("failures", failures.rest);
         println!(
-            "\n{}: {} failures in {} runs, {} at once; {} ms of the machine's processor time each",
+            "\n{}: {} failures in {} runs, {} concurrent; {} ms of the machine's processor time each",
             failures.name,
             failures.lines.len(),
             failures::RUNS,

@@ -61,7 +61,7 @@ impl Report {
     pub(crate) fn images(&mut self, name: &str, latencies: &Latencies) {
         let Some(base) = latencies.all.first().map(|latency| latency.exit.median()) else { return };
         self.rest("images", latencies.rest);
-        println!("\nOne /bin/true of {name} to the exit event, {} runs, in ms, by its root", self.json["runs"]);
+        println!("\nOne /bin/true of {name} to the exit event, {} runs, in ms, by root file system", self.json["runs"]);
         println!(
             "{:<40} {:>8} {:>8} {:>8}  {:>7}  {:>9} {:>9}",
             "", "p50", "p99", "min", "/ dir:", "machine", "processes"
@@ -91,12 +91,12 @@ impl Report {
     pub(crate) fn throughput(&mut self, throughputs: &Throughputs) {
         self.rest("throughput", throughputs.rest);
         println!(
-            "\nContainers per second, from begin to delete, {} each, and ms of processor time for each",
+            "\nContainers per second, from start to deletion, {} each, and ms of processor time for each",
             throughputs.containers
         );
         let mut head = format!("{:<40}", "");
         for lanes in throughput::LANES {
-            let _ = write!(head, " {:>10} {:>9} {:>9}", format!("{lanes} at once"), "machine", "processes");
+            let _ = write!(head, " {:>10} {:>9} {:>9}", format!("{lanes} lanes"), "machine", "processes");
         }
         println!("{head}");
         let mut rows = Vec::new();
@@ -120,8 +120,8 @@ impl Report {
 }
 
 impl Latency {
-    /// Returns true if the work ends with the exit event. By then the executor has done the work that a runtime does in
-    /// `delete`, except for the removal of the record.
+    /// Returns true if the work ends with the exit event. Before this event the executor has done the work that a
+    /// runtime does in `delete`, except for the removal of the record.
     fn counts_to_exit(&self) -> bool {
         self.name.starts_with("executor")
     }

@@ -28,7 +28,7 @@ impl World {
     }
 }
 
-/// Without egress, no query of any kind leaves the network. The control: with egress the same queries arrive.
+/// Without egress, no query of any kind leaves the network. As a control, the same queries arrive with egress.
 #[test]
 fn closed_containers_forward_nothing() {
     let (world, _file) = World::with_host_servers(&[BEYOND], "");

@@ -79,7 +79,7 @@ fn only_the_own_network_is_answered() {
     let questions = [on_bridge("udp", "A", "db"), on_bridge("tcp", "A", "db")];
     let arguments = [PYTHON, "-c", ASK, &questions[0], &questions[1]];
     let found = format!("NOERROR {web}");
-    assert_eq!(world.ask("client", &[&questions[0], &questions[1]]), [&*found, &*found], "the control");
+    assert_eq!(world.ask("client", &[&questions[0], &questions[1]]), [&*found, &*found], "control failed");
     assert_eq!(world.network.on_host(&arguments), "NOTHING\nNOTHING\n");
     assert_eq!(world.network.on_beyond(&arguments), "NOTHING\nNOTHING\n");
     assert_eq!(world.ask("blue", &[&questions[0], &questions[1]]), ["NOTHING", "NOTHING"]);

@@ -32,7 +32,7 @@ def mount(source, target, kind, flags, options=None):
 
 
 def mounted(source, target, kind, flags, options=None):
-    """Mounts a file system and unmounts it at once."""
+    """Mounts a file system and unmounts it immediately."""
     mount(source, target, kind, flags, options)
     call(libc.umount2, target, MNT_DETACH)
 
@@ -40,7 +40,7 @@ def mounted(source, target, kind, flags, options=None):
 def read(path):
     with open(path, 'rb') as file:
         if not file.read(1):
-            raise OSError(errno.ENODATA, '')  # masked by what is empty
+            raise OSError(errno.ENODATA, '')  # the mask is an empty file or directory
 
 
 def writable(path):
@@ -63,7 +63,7 @@ def apart(function, *args):
         except MemoryError:
             code = errno.ENOMEM
         except BaseException:
-            traceback.print_exc()  # a fault of the attack, which the test looks for
+            traceback.print_exc()  # an error of the attack itself, which the test detects
         os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:

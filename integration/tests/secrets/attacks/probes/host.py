@@ -144,7 +144,7 @@ attack('call: io_setup', asynchronous)
 attack('call: bpf', lambda: os.close(system(NUMBERS['bpf'], 0, attributes(), 116)))
 attack('call: perf_event_open', lambda: os.close(system(NUMBERS['perf_event_open'], events(), 0, -1, -1, 0)))
 attack('call: add_key', system, NUMBERS['add_key'], 'user', 'x', 'x', 1, -1)
-attack('read: /proc/keys', read, '/proc/keys')  # at least that one
+attack('read: /proc/keys', read, '/proc/keys')  # contains at least the key of the previous attack
 attack('call: userfaultfd', lambda: os.close(system(NUMBERS['userfaultfd'], 0)))
 attack('call: io_uring_setup', lambda: os.close(system(425, 1, ctypes.create_string_buffer(120))))
 attack('call: the host name', lambda: socket.sethostname(socket.gethostname()))

@@ -92,7 +92,7 @@ def shared():
         at = libc.shmat(number, None, 0)
         if at in (None, ctypes.c_void_p(-1).value):
             raise OSError(ctypes.get_errno(), '')
-        call(libc.shmctl, number, 0, None)  # IPC_RMID: it goes with its last user
+        call(libc.shmctl, number, 0, None)  # IPC_RMID: the segment is removed with its last user
         ctypes.memset(at, 1, AMOUNT)
     except OSError:
         libc.shmctl(number, 0, None)
@@ -119,7 +119,7 @@ def threads():
     try:
         for _ in range(PROCESSES):
             threading.Thread(target=enough.wait, daemon=True).start()
-    except RuntimeError:  # how Python says EAGAIN
+    except RuntimeError:  # Python's exception for EAGAIN
         raise OSError(errno.EAGAIN, '') from None
     finally:
         enough.set()

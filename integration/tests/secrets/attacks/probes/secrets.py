@@ -31,8 +31,8 @@ def tree():
     call(libc.umount2, scratch, MNT_DETACH)
 
 
-read(secret)  # it is there, and for this user
-# The mount itself. On the host the first attempt makes it writable, as the following ones need it.
+read(secret)  # the file exists and this user can read it
+# The mount itself. On the host the first attempt makes it writable, which the following attempts need.
 attack('mount: remount writable', mount, None, directory, None, MS_REMOUNT | MS_BIND)
 attack('mount: set attributes', attributes)
 attack('mount: hide below another', mounted, 'tmpfs', directory, 'tmpfs', 0)
