@@ -58,7 +58,7 @@ fn parse(text: &str) -> Result<Result<Wiped<RunRequest>, Vec<Fault>>, String> {
     let parsed = parse_yaml(text, 1, &LIMITS).map_err(|error| plain(&format!("{}: {error}", error.place)))?;
     let root = &parsed.root;
     let Yaml::Map(entries) = &root.value else {
-        return Err("is not a mapping: an action is one of `run`, `serial`, `parallel`, ...".into());
+        return Err("the document is not a mapping: an action is one of `run`, `serial`, `parallel`, ...".into());
     };
     let is_request = root.get("action").is_some();
     let descriptor = request_descriptor()?;

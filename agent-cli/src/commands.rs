@@ -88,9 +88,9 @@ pub(crate) enum Command {
     /// Run a program in a new container
     ///
     /// Standard output and standard error of the process are written to the standard output and standard error of
-    /// agent-cli, byte for byte. Ctrl-C stops the container; a second one kills it, and a third one exits at once.
-    /// SIGTERM and SIGHUP do the same; several of them within half a second count as one. A completed
-    /// container is deleted. With --keep or --detach, or if the container existed before, agent-cli does not delete it.
+    /// agent-cli, byte for byte. Ctrl-C stops the container, a second Ctrl-C kills it, and a third exits immediately.
+    /// SIGTERM and SIGHUP do the same; several of them within half a second count as one. A completed container is
+    /// deleted. With --keep or --detach, or if the container existed before, agent-cli does not delete it.
     ///
     /// If the reader of the output closes it (`| head`), the container is stopped with a grace period of at most one
     /// second.
@@ -100,7 +100,7 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     #[command(flatten)]
     Direct(Direct),
-    /// Replace, add and remove secret files of a running container, all at once
+    /// Replace, add and remove secret files of a running container in one update
     ///
     /// Prints the new generation of the files. A single file is always consistent. A program sees either all old or all
     /// new files if it resolves the directory of the files once (realpath) and opens them below the resolved path.
@@ -145,12 +145,12 @@ pub(crate) enum Command {
     Action(ActionCommand),
     /// Show, check and write service bindings; works without executord
     ///
-    /// Bindings come from VCAP_SERVICES or a directory. `run` and `rotate` deliver bindings by the same flags.
+    /// Bindings come from VCAP_SERVICES or a directory. `run` and `rotate` deliver bindings with the same flags.
     #[command(subcommand)]
     Bindings(BindingsCommand),
     /// List, select, add and remove contexts, which are names for executords
     ///
-    /// A context names an executord on this machine or on another one.
+    /// A context names an executord on this machine or on another machine.
     #[command(subcommand)]
     Context(ContextCommand),
     /// Write the manual or shell completions
@@ -185,19 +185,20 @@ pub(crate) enum Direct {
     ///
     /// With several ids, prints one line with the status of each, in order; the exit status is the first that is not 0.
     Wait(WaitArgs),
-    /// Copy files from or to a running container, and outputs from a completed one
+    /// Copy files from or to a running container, and outputs from a completed container
     ///
     /// As with cp -r, a file is copied to a file or into an existing directory; a directory becomes DEST, or is copied
     /// into an existing DEST. SOURCE/. copies only the contents of SOURCE. Permissions and links are preserved. A file
     /// appears when it is complete.
     ///
     /// In a running container, files are read and written as the container's user, who owns new files, without using a
-    /// program of the image. Secret files, sockets, and files in /proc and /sys are skipped. `-` is a tar archive: of
-    /// the source on standard output, or on standard input, to be unpacked in the directory DEST.
+    /// program of the image. Secret files, sockets, and files in /proc and /sys are skipped. As DEST, `-` writes a tar
+    /// archive of the source to standard output. As SOURCE, `-` reads a tar archive from standard input and unpacks it
+    /// in the directory DEST.
     ///
     /// From a completed container, only outputs can be copied. `ID:` copies all of them into the directory DEST:
-    /// declared files keep their names, files below a declared directory their relative paths. `-` writes a single
-    /// file, unchanged.
+    /// declared files keep their names, and files below a declared directory keep their relative paths. `-` writes a
+    /// single file, unchanged.
     ///
     /// On this machine, files are written only below DEST, symbolic links below it are not followed, and set-user-id
     /// bits are removed. Each entry that was not captured or not copied is reported on standard error with the reason.
@@ -260,7 +261,7 @@ pub(crate) enum Direct {
     Secrets(SecretsArgs),
     /// Follow the events of containers
     ///
-    /// Runs until interrupted, also across restarts of executord.
+    /// Runs until interrupted, even across restarts of executord.
     Events(EventsArgs),
     /// Reserve capacity for a container that is run later with `run --reservation ID`
     ///
@@ -270,7 +271,7 @@ pub(crate) enum Direct {
     Reserve(ReserveArgs),
     /// Release reservations before they expire
     Release(ReleaseArgs),
-    /// Accept no new containers, stop the running ones, and kill the rest at the deadline
+    /// Accept no new containers, stop the running containers, and kill the rest at the deadline
     ///
     /// Each container has its grace period. Shows the progress, and then lists the killed containers. If this command
     /// is interrupted, the drain continues; running the same command again follows it. The exit status is 125
@@ -278,7 +279,7 @@ pub(crate) enum Direct {
     Drain(DrainArgs),
     /// Accept new containers again after `drain`
     Undrain,
-    /// Show whether executord is healthy, and why not, or set its health
+    /// Show whether executord is healthy or why it is unhealthy, or set its health
     ///
     /// Executord is unhealthy while it is drained, has no launcher, fails its self-test, or was marked by --unhealthy.
     Health(HealthArgs),

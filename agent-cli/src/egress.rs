@@ -27,7 +27,7 @@ struct GroupRule {
     code: Option<i32>,
     #[serde(default)]
     log: bool,
-    /// Ignored.
+    /// Ignored field.
     #[serde(default, rename = "description")]
     _description: Option<String>,
 }
@@ -45,16 +45,19 @@ pub(crate) fn read(path: &Path) -> Result<Vec<EgressRule>, Failure> {
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(wrong(format!("is larger than the maximum of {FILE_MAX} bytes")));
+        return Err(wrong(format!("the file is larger than the maximum of {FILE_MAX} bytes")));
     }
     parse(&bytes).map_err(wrong)
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<EgressRule>, String> {
-    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| format!("is not JSON: {error}"))?;
+    let value: serde_json::Value =
+        serde_json::from_slice(bytes).map_err(|error| format!("the file is not JSON: {error}"))?;
     let rules = match value {
         serde_json::Value::Array(rules) => rules,
-        value => serde_json::from_value::<Group>(value).map_err(|_| "is not a list of rules".to_owned())?.rules,
+        value => {
+            serde_json::from_value::<Group>(value).map_err(|_| "the file is not a list of rules".to_owned())?.rules
+        }
     };
     let one = |(index, rule)| rule_of(rule).map_err(|why| format!("rule {}: {why}", index + 1));
     rules.into_iter().enumerate().map(one).collect()

@@ -17,7 +17,7 @@ pub(crate) enum ContainerFilter {
     /// Image name, with or without registry and tag, or a prefix of its digest.
     Ancestor(String),
     Exited(u8),
-    /// `ready`, `not ready`, `starting`, or `none`.
+    /// Health: `ready`, `not ready`, `starting`, or `none`.
     Health(&'static str),
     /// Prefix of the id.
     Id(String),

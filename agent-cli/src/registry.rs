@@ -79,7 +79,7 @@ impl RegistryArgs {
         let file = std::fs::File::open(&path).map_err(|error| wrong(error.to_string()))?;
         file.take(FILE_MAX as u64 + 1).read_to_end(&mut content).map_err(|error| wrong(error.to_string()))?;
         match from_docker_config(&content, &registry, &repository).map_err(|error| wrong(error.to_string()))? {
-            None => Err(wrong(format!("has no credentials for {registry}"))),
+            None => Err(wrong(format!("the file has no credentials for {registry}"))),
             Some(Credentials::Basic { username, password }) => Ok(Some(given(username, &password))),
             Some(Credentials::IdentityToken(token)) => {
                 Ok(Some(RegistryCredentials { identity_token: token.to_string(), ..RegistryCredentials::default() }))
@@ -117,7 +117,7 @@ fn repository(reference: &str) -> Option<(String, String)> {
     })
 }
 
-/// Adds the scheme to a reference without one.
+/// Adds the scheme to a reference without a scheme.
 pub(crate) fn long(text: String) -> String {
     if is_image(&text) || text == "host" || text.starts_with("dir:") { text } else { format!("docker://{text}") }
 }

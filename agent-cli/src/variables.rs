@@ -25,13 +25,13 @@ fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<
     let mut bytes = Zeroizing::new(Vec::new());
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(wrong(format!("is larger than the maximum of {FILE_MAX} bytes")));
+        return Err(wrong(format!("the file is larger than the maximum of {FILE_MAX} bytes")));
     }
     let mut variables = Vec::new();
     let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let at = |why: &str| wrong(format!("line {}: {why}", index + 1));
-        let line = std::str::from_utf8(line).map_err(|_| at("is not UTF-8"))?;
+        let line = std::str::from_utf8(line).map_err(|_| at("the text is not UTF-8"))?;
         let line = line.strip_suffix('\r').unwrap_or(line).trim_start();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -118,7 +118,7 @@ mod tests {
             (b"A=1\nmy hunter2=x", "line 2: the name contains white space"),
             (b"=hunter2", "line 1: the name before"),
             (b"A=1\n\nhunter2 x\n", "line 3"),
-            (b"A=hunter2\xff", "line 1: is not UTF-8"),
+            (b"A=hunter2\xff", "line 1: the text is not UTF-8"),
         ];
         for (bytes, expected) in table {
             let error = parse(bytes).unwrap_err();

@@ -38,7 +38,7 @@ pub enum Left {
     Behind(u64),
 }
 
-/// Stays attached until the process closes its output or the detach keys are pressed, also across restarts of
+/// Stays attached until the process closes its output or the detach keys are pressed, even across restarts of
 /// executord.
 pub async fn stream(session: &Session, id: &str, wanted: Wanted, printer: &mut Printer) -> Result<Left, Failure> {
     let doing = format!("attach to {id}");

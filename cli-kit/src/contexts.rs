@@ -171,7 +171,7 @@ impl Contexts {
             }
             Err(error) => return Err(fault(path, error)),
             Ok(length) if length as u64 > FILE_MAX => {
-                return Err(fault(path, format!("is larger than the maximum of {FILE_MAX} bytes")));
+                return Err(fault(path, format!("the file is larger than the maximum of {FILE_MAX} bytes")));
             }
             Ok(_) => {}
         }
@@ -179,7 +179,7 @@ impl Contexts {
         if contexts.contexts.len() > CONTEXTS_MAX {
             return Err(fault(
                 path,
-                format!("has {} contexts; at most {CONTEXTS_MAX} are allowed", contexts.contexts.len()),
+                format!("the file has {} contexts; at most {CONTEXTS_MAX} are allowed", contexts.contexts.len()),
             ));
         }
         contexts.contexts.keys().try_for_each(|name| check_name(name).map_err(|why| fault(path, why)))?;

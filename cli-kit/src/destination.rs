@@ -47,7 +47,7 @@ pub struct Place {
 /// Errors from writing fetched files.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    #[error("{}: {why}", plain(&.path.display().to_string()))]
+    #[error("{} {why}", plain(&.path.display().to_string()))]
     Refused { path: PathBuf, why: &'static str },
     #[error("cannot write {}", plain(&.path.display().to_string()))]
     Io { path: PathBuf, source: io::Error },
@@ -67,7 +67,7 @@ impl WriteError {
         matches!(source.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
     }
 
-    /// The reason, without the path.
+    /// Returns the reason, without the path.
     pub fn why(&self) -> String {
         match self {
             Self::Refused { why, .. } => (*why).to_owned(),

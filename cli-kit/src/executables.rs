@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Finds a program next to this one, else in PATH.
+/// Finds a program in the directory of this program, or else in PATH.
 pub fn find(name: &str) -> Option<PathBuf> {
     directories().into_iter().map(|directory| directory.join(name)).find(|program| is_executable(program))
 }
@@ -18,13 +18,13 @@ pub fn list(prefix: &str) -> BTreeSet<String> {
     named.filter(|(_, entry)| is_executable(&entry.path())).map(|(name, _)| name).collect()
 }
 
-/// Directories in search order.
+/// Returns the directories in search order.
 fn directories() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     own.into_iter().chain(in_path(&std::env::var_os("PATH").unwrap_or_default())).collect()
 }
 
-/// Directories of a PATH. Relative entries are skipped, because this may run as root.
+/// Returns the directories of a PATH. Relative entries are skipped, because this may run as root.
 fn in_path(path: &OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|directory| directory.is_absolute()).collect()
 }

@@ -1,7 +1,7 @@
 //! Exit statuses of the programs.
 //!
 //! `env`, `timeout` and Docker use the same statuses, so a script can treat `agent-cli run -- CMD` like `CMD`. A
-//! process can itself exit with 125, 126 or 127; the output of `--json` shows if the status is from the process.
+//! process can itself exit with 125, 126 or 127. The output of `--json` contains the exit status of the process.
 
 use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
@@ -11,7 +11,7 @@ pub const OURS: u8 = 125;
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The program does not exist.
 pub const NOT_FOUND: u8 = 127;
-/// Added to the number of the signal that killed a process.
+/// Base of the exit status after a signal; the number of the signal is added.
 pub const SIGNAL_BASE: u8 = 128;
 
 const ENOENT: i32 = 2;
@@ -37,7 +37,7 @@ impl Outcome {
             (Some(exit_status::Status::Code(code)), _) => Self::Exited(code),
             (Some(exit_status::Status::Signal(signal)), _) => Self::Signaled(signal),
             (None, Some(failure)) if failure.kind() == failure::Kind::Exec => Self::NotExecuted(failure.errno),
-            // The first failure in a tree of actions.
+            // The failure is the first failure in a tree of actions.
             (None, Some(failure)) if failure.kind() == failure::Kind::Action && failure.errno != 0 => {
                 Self::NotExecuted(failure.errno)
             }
@@ -58,7 +58,7 @@ impl Outcome {
     /// Returns the exit status of this program.
     pub fn status(self) -> u8 {
         match self {
-            // The low 8 bits, as the kernel reports them to a parent.
+            // Use the low 8 bits, as the kernel reports them to a parent.
             Self::Exited(code) => (code & 0xff) as u8,
             Self::Signaled(signal) => after_signal(signal),
             Self::NotExecuted(ENOENT) => NOT_FOUND,

@@ -180,7 +180,7 @@ fn report_unless_ended(session: &Session, result: Result<(), Failure>) {
 fn log_ended(session: &Session, result: Result<(), Failure>) -> Result<Result<(), Failure>, Failure> {
     match &result {
         Err(Failure::Detached { .. }) => return result.map(Ok),
-        // The wait for completion reports if executord does not come back.
+        // If executord does not come back, the wait for completion reports the error.
         Ok(()) | Err(Failure::GaveUp { .. }) => {}
         Err(failure) => session.output.note(failure.describe()),
     }
@@ -233,7 +233,7 @@ pub async fn stay_with(
     attached.follow(interrupts, printer).await
 }
 
-/// Sends the request, also across restarts of executord.
+/// Sends the request. Retries during restarts of executord.
 ///
 /// # Errors
 /// Returns an error if executord rejects the request, or if Ctrl-C was pressed three times.

@@ -89,7 +89,7 @@ impl Global {
         Err(Failure::Usage(why))
     }
 
-    /// Returns the executord that flags and environment name. If neither names one, returns the executord of the
+    /// Returns the executord that flags and environment name. If they name no executord, returns the executord of the
     /// current context. Without a current context, returns the command's default socket.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::view::json;
 /// Output format of log entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Separate streams, byte for byte.
+    /// Output on the stream that the process wrote to, byte for byte.
     AsItWas,
     /// All output on standard error, byte for byte: standard output is reserved for a document.
     OnStderr,
@@ -41,7 +41,7 @@ impl Printer {
         Self { output, form, messages: Vec::new(), dropped: 0, gaps: 0, stamps: None, kept: None }
     }
 
-    /// Also retains the first `bytes_max` bytes of the process's output.
+    /// Sets the printer to retain the first `bytes_max` bytes of the process's output as well.
     pub fn keeping(mut self, bytes_max: usize) -> Self {
         self.kept = Some(Kept { bytes: Vec::new(), bytes_max, truncated: false });
         self

@@ -80,7 +80,7 @@ impl Request {
     }
 
     /// Marks the image as imported under its reference, so that executord does not pull it.
-    pub fn is_taken_in(&mut self) {
+    pub fn mark_imported(&mut self) {
         self.run.message_mut().set_pull_policy(v1::PullPolicy::Never);
     }
 
@@ -109,7 +109,8 @@ impl Request {
         }
     }
 
-    /// If `awaited`, the process blocks until its output is read. The caller must attach a reader immediately.
+    /// Sets whether the process blocks until its output is read. If `awaited`, the caller must attach a reader
+    /// immediately.
     pub fn await_reader(&mut self, awaited: bool) {
         self.run.message_mut().await_reader = awaited;
     }

@@ -3,8 +3,8 @@
 //!
 //! Secret values are not accepted on the command line: `ps` shows command lines to every user of the machine, and
 //! shells store them in their history. So error messages do not repeat the text after `=` if it is not a source.
-//! Content is read into buffers that are wiped on drop, also when a larger buffer replaces them. The size of the
-//! content is limited here, because the daemon's own limit is not known yet.
+//! Content is read into buffers that are wiped on drop, including outgrown buffers. The size of the content is limited
+//! here, because the daemon's own limit is not known yet.
 
 mod read;
 
@@ -117,7 +117,7 @@ pub enum Source {
     File(PathBuf),
     Stdin,
     Environment(String),
-    /// Resolved by executord.
+    /// A reference, which executord resolves.
     Reference(SecretReference),
 }
 

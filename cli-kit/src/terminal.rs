@@ -65,7 +65,7 @@ pub fn require(input: bool) -> Result<(), Failure> {
         (false, false) => "standard output",
         (false, true) => return Ok(()),
     };
-    Err(Failure::Usage(format!("--tty needs a terminal, but {missing} is not one; omit --tty in scripts")))
+    Err(Failure::Usage(format!("--tty needs a terminal, but {missing} is not a terminal; omit --tty in scripts")))
 }
 
 /// Returns the width of the terminal on standard output, for tables; `None` if it is not a terminal.
@@ -73,7 +73,7 @@ pub fn columns() -> Option<usize> {
     window().and_then(|size| usize::try_from(size.columns).ok())
 }
 
-/// Returns the size of the terminal's window; `None` if the terminal does not report one.
+/// Returns the size of the terminal's window; `None` if the terminal does not report its size.
 pub fn window() -> Option<WindowSize> {
     let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0)?;
     Some(WindowSize { rows: size.ws_row.into(), columns: size.ws_col.into() })

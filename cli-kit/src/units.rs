@@ -109,7 +109,7 @@ pub fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Parses bytes per second: a size, 0, or `none` (also -1) for no limit.
+/// Parses bytes per second: a size, 0, or `none` or -1 for no limit.
 pub fn rate(text: &str) -> Result<i64, String> {
     match text {
         "0" => Ok(0),
@@ -120,7 +120,7 @@ pub fn rate(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Parses lines per second, or `none` (also -1) for no limit.
+/// Parses lines per second, or `none` or -1 for no limit.
 pub fn line_rate(text: &str) -> Result<i64, String> {
     match text {
         "none" | "-1" => Ok(-1),

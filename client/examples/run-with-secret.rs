@@ -1,4 +1,4 @@
-//! A small control plane: runs a program with a secret file, prints its output as it arrives, also across a restart of
+//! A small control plane: runs a program with a secret file, prints its output as it arrives, even across a restart of
 //! executord, and exits with the same code.
 //!
 //! ```sh

@@ -19,7 +19,7 @@ use crate::retry::{Patience, is_away};
 /// Directions and start offset of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachOptions {
-    /// Sends input. Only one client at a time can do so.
+    /// Sends input. Only one client can send input at a time.
     pub input: bool,
     /// Disconnects another client that sends input, and replaces it.
     pub take_over: bool,

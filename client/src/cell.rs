@@ -88,9 +88,9 @@ pub struct Drain {
 }
 
 impl Cell {
-    /// Drains the cell: executord accepts no new containers and stops the existing ones; at the deadline executord
-    /// kills the remaining containers. The drain begins with the first call of [`Drain::next`], and continues if no
-    /// client follows it.
+    /// Drains the cell: executord accepts no new containers and stops the existing containers; at the deadline
+    /// executord kills the remaining containers. The drain begins with the first call of [`Drain::next`], and continues
+    /// if no client follows it.
     ///
     /// # Errors
     /// Returns an error if the deadline is too long for the interface.
@@ -127,7 +127,7 @@ impl Cell {
 }
 
 impl Drain {
-    /// Returns the next progress message, or `None` after the last one.
+    /// Returns the next progress message, or `None` after the last message.
     ///
     /// # Errors
     /// Returns [`Code::Aborted`] if [`Cell::undrain`] cancels the drain. Returns an error if executord is unavailable for

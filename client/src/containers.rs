@@ -24,7 +24,7 @@ use crate::secret::Secret;
 const PAGE: u32 = 1000;
 /// Maximum size of a response with secrets, in bytes. The limit is high because an operator may allow large files.
 const SECRETS_MAX: usize = 64 << 20;
-/// SIGKILL.
+/// Signal number of SIGKILL.
 const KILL: u32 = 9;
 
 /// Filter for [`Client::list`]. The default matches all containers.
@@ -52,7 +52,7 @@ pub enum Match {
 }
 
 impl Client {
-    /// Gets a container, also across a restart of executord.
+    /// Gets a container. Retries during a restart of executord.
     ///
     /// # Errors
     /// Returns an error if there is no such container.
@@ -167,7 +167,7 @@ impl Client {
         self.answer(self.rpc().signal(request).await).map(drop)
     }
 
-    /// Sends SIGKILL to a container's process, also across a restart of executord.
+    /// Sends SIGKILL to a container's process. If the connection breaks, the call is repeated.
     ///
     /// # Errors
     /// Returns an error if the container is not running.
@@ -201,8 +201,8 @@ impl Client {
     /// repeated call would be another update.
     ///
     /// # Errors
-    /// Returns [`Code::Aborted`] if the generation of the files is not the expected one. After [`Error::Lost`], compare
-    /// the generation in [`Client::get`] to find out whether the files were replaced.
+    /// Returns [`Code::Aborted`] if the generation of the files is not the expected generation. After [`Error::Lost`],
+    /// compare the generation in [`Client::get`] to find out whether the files were replaced.
     pub async fn update_files(&self, request: Wiped<UpdateFilesRequest>) -> Result<UpdateFilesResponse, Error> {
         self.answer(self.send(request, "/executor.v1.Executor/UpdateFiles").await)
     }
@@ -233,7 +233,7 @@ impl Client {
     }
 
     /// Starts the process of a container that was run with `hold`, across restarts of executord. Repeating the call is
-    /// harmless. The returned container reports if the program could not be executed.
+    /// harmless. If the program could not be executed, the returned container contains the failure.
     ///
     /// # Errors
     /// Returns an error if the container was not held, or exited before its start.
@@ -324,7 +324,8 @@ impl Client {
     /// Returns [`Code::Unauthenticated`] or [`Code::PermissionDenied`] if the token does not belong to a running
     /// container.
     pub async fn secrets(&self, token: &Secret) -> Result<Wiped<GetSecretsResponse>, Error> {
-        let not_a_token = || Error::Argument("the runtime token has characters that are not allowed in a token".into());
+        let not_a_token =
+            || Error::Argument("the runtime token contains characters that an HTTP header cannot carry".into());
         let token = Zeroizing::new(format!("Bearer {}", token.expose_str().ok_or_else(not_a_token)?.trim_end()));
         let mut value: MetadataValue<Ascii> = token.as_str().try_into().map_err(|_| not_a_token())?;
         value.set_sensitive(true);

@@ -161,7 +161,7 @@ pub enum ConnectError {
         /// The problem, and how to correct it.
         reason: String,
     },
-    /// Another reason.
+    /// The connection failed for another reason.
     #[error("cannot connect to {at}: {reason}")]
     Other {
         /// Address of the executord.

@@ -1,4 +1,4 @@
-//! Files of containers: outputs of a completed container, and copies from and to a running one.
+//! Files of containers: outputs of a completed container, and copies from and to a running container.
 
 use executor_proto::v1::get_archive_response::Part as Got;
 use executor_proto::v1::get_outputs_response::Part;

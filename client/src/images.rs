@@ -126,7 +126,7 @@ impl Images {
 }
 
 impl Pull {
-    /// Returns the next event. [`Pulled::Image`] is the last one.
+    /// Returns the next event. [`Pulled::Image`] is the last event.
     ///
     /// # Errors
     /// Returns an error if the image could not be fetched or the connection broke.

@@ -64,7 +64,7 @@ impl Pods {
         Ok((answer.pod.ok_or(Error::Incomplete("the pod"))?, answer.created))
     }
 
-    /// Gets a pod, also across a restart of executord.
+    /// Gets a pod. Retries during a restart of executord.
     ///
     /// # Errors
     /// Returns an error if there is no such pod.

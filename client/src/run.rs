@@ -117,7 +117,7 @@ impl Run {
         Ok(self)
     }
 
-    /// Sets the argument at `index` to a secret value. Before, the argument must be empty.
+    /// Sets the argument at `index` to a secret value. The argument must be empty before the call.
     ///
     /// # Errors
     /// Returns an error if the value is not UTF-8.
@@ -166,15 +166,15 @@ impl Run {
         self
     }
 
-    /// Places the container's cgroup below another one, which the operator must allow (`policy.cgroup_parents`).
+    /// Places the container's cgroup below another cgroup, which the operator must allow (`policy.cgroup_parents`).
     #[must_use]
     pub fn cgroup_parent(mut self, path: impl Into<String>) -> Self {
         self.0.cgroup_parent = path.into();
         self
     }
 
-    /// Appends the output to a file of the host, too, below a directory that the operator must allow
-    /// (`policy.log_dirs`). See [`Client::reopen_log`](crate::Client::reopen_log).
+    /// Appends the output to a file of the host in addition to the log. The file must be below a directory that the
+    /// operator allows (`policy.log_dirs`). See [`Client::reopen_log`](crate::Client::reopen_log).
     #[must_use]
     pub fn log_file(mut self, path: impl Into<String>) -> Self {
         self.0.log_file = path.into();

@@ -37,7 +37,7 @@ pub(crate) type Stream = TokioIo<BufReader<TlsStream<TcpStream>>>;
 /// Error of a connection attempt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// The local files, executord's certificate, or a TLS alert from executord.
+    /// The address or a file cannot be used, or the TLS handshake failed.
     #[error("{0}")]
     Tls(String),
     /// The TCP connection failed.

@@ -173,7 +173,7 @@ fn reachable(edges: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet
     reached
 }
 
-/// Collects the paths in code, including those in macro arguments.
+/// Collects the paths in code, including paths in macro arguments.
 struct Names<'a> {
     found: &'a mut Crate,
     module: &'a ModulePath,

@@ -74,7 +74,7 @@ mod tests {
         let written =
             [("type", "t"), ("provider", "p"), ("label", "l"), ("name", "n"), ("instance-guid", "g"), ("pw", "x")];
         assert_eq!(public(&written), ["type", "provider", "label", "name", "instance-guid"]);
-        // Only credentials, one of which is called name.
+        // These entries are credentials, one of which is called name.
         assert_eq!(public(&[("type", "t"), ("name", "n"), ("plan", "x")]), ["type"]);
     }
 

@@ -22,7 +22,7 @@ impl<'a> Present<'a> {
         Self { paths: files.into_iter().filter_map(below).collect() }
     }
 
-    /// Returns the layout of the files; `None` if there are none.
+    /// Returns the layout of the files; `None` if there are no files.
     pub fn layout(&self) -> Option<Layout> {
         if !self.typed().is_empty() {
             Some(Layout::Directories)

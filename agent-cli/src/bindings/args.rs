@@ -26,9 +26,9 @@ pub(crate) struct BindingArgs {
     /// repeated
     ///
     /// Entries are copied unchanged. Names that begin with a dot (except `.metadata`) and directories in a binding are
-    /// skipped; links are followed. Entries that describe the binding are not masked: those that `.metadata` lists, or
-    /// label, name, plan and the like if there is a label. If there is a `..data` link, as Kubernetes writes it,
-    /// everything is read through that link.
+    /// skipped; links are followed. Entries that describe the binding are not masked: the entries that `.metadata`
+    /// lists, or label, name, plan and the like if there is a label. If there is a `..data` link, as Kubernetes writes
+    /// it, everything is read through that link.
     #[arg(long, value_name = "DIR", group = "bindings")]
     pub(crate) bind: Vec<PathBuf>,
 }
@@ -41,7 +41,8 @@ pub(crate) struct DeliveryArgs {
     pub(crate) from: BindingArgs,
     /// Directory of the bindings in the container [default: executord's root, /etc/cf-service-bindings]
     ///
-    /// If the root file system lacks the directory, `rotate` can add bindings to it; it needs the same option as `run`.
+    /// If the root file system lacks the directory, `rotate` can add bindings to the directory; `rotate` needs the same
+    /// option as `run`.
     #[arg(long, value_name = "PATH", requires = "bindings")]
     pub(crate) binding_root: Option<String>,
     /// Permission bits of the bindings' files [default: 0600]

@@ -40,7 +40,7 @@ pub(crate) type Entries = Vec<(String, Zeroizing<Vec<u8>>)>;
 pub(crate) enum TreeError {
     #[error("cannot read {}", plain(&.path.display().to_string()))]
     Io { path: PathBuf, source: io::Error },
-    #[error("{}: {why}", plain(&.path.display().to_string()))]
+    #[error("{} {why}", plain(&.path.display().to_string()))]
     Refused { path: PathBuf, why: &'static str },
     #[error(
         "{}: all bindings together exceed {INPUT_MAX} bytes or {NAMES_MAX} names",

@@ -27,12 +27,12 @@ const BITS: u32 = 0o7777;
 /// Error message for a directory that this command must not replace.
 const FOREIGN: &str = "was not written by `agent-cli bindings write` and is not replaced";
 
-/// Errors from writing bindings. If one is returned, nothing was written.
+/// Errors from writing bindings. After an error, nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("cannot write {}", plain(&.path.display().to_string()))]
     Io { path: PathBuf, source: io::Error },
-    #[error("{}: {why}; nothing was changed", plain(&.path.display().to_string()))]
+    #[error("{} {why}; nothing was changed", plain(&.path.display().to_string()))]
     InTheWay { path: PathBuf, why: &'static str },
 }
 

@@ -13,14 +13,14 @@ use serde::Serialize;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
-    /// List the contexts; `*` marks the current one
+    /// List the contexts; `*` marks the current context
     #[command(visible_alias = "ls")]
     List,
     /// Set the current context
     ///
-    /// Commands that name no other executord use it.
+    /// Commands use this context unless they name another executord.
     Use(Name),
-    /// Show a context, by default the current one
+    /// Show a context, by default the current context
     Show(ShowArgs),
     /// Add or replace a context, with --socket, or with --address and TLS flags
     ///
@@ -49,7 +49,7 @@ pub(crate) struct AddArgs {
     /// Name of the context: letters, digits, `.`, `_` and `-`
     #[arg(value_name = "NAME")]
     name: String,
-    /// Make it the current context
+    /// Make the new context the current context
     #[arg(long = "use")]
     in_use: bool,
 }
@@ -111,7 +111,7 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
         ContextCommand::Add(AddArgs { name, in_use }) => {
             contexts::check_name(&name).map_err(Failure::Usage)?;
             if global.local || global.context.is_some() {
-                return Err(Failure::Usage("context add: needs --socket, or --address and TLS flags".to_owned()));
+                return Err(Failure::Usage("`context add` needs --socket, or --address and TLS flags".to_owned()));
             }
             known.contexts.insert(name.clone(), Context::from_server(&global.explicit_server()?).absolute());
             if in_use {

@@ -98,7 +98,7 @@ pub(super) async fn cp(session: &Session, args: CpArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Copies outputs of a completed container, or files of a running one.
+/// Copies outputs of a completed container, or files of a running container.
 async fn copy_out(session: &Session, source: Source, to: &Path) -> Result<u8, Failure> {
     let live = (!source.live.is_empty()).then(|| source.clone());
     // Standard output accepts an archive of any path, but only a single output.
@@ -152,7 +152,7 @@ async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u
     }
 }
 
-/// Returns the outputs that a container declared. executord reports an error later if it declared none.
+/// Returns the outputs that a container declared. If the container declared none, executord reports an error later.
 async fn declared(session: &Session, id: &str) -> Result<Outputs, Failure> {
     let doing = format!("cp {id}:");
     let container = session.client.get(id).await.doing(&doing)?;

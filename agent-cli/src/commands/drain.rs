@@ -1,5 +1,5 @@
-//! `drain`, `undrain` and `health`: stops executord from accepting containers, starts it again, and shows or sets its
-//! health.
+//! `drain`, `undrain` and `health`: stops executord from accepting containers, makes it accept containers again, and
+//! shows or sets its health.
 
 use std::io::IsTerminal as _;
 use std::pin::pin;

@@ -71,7 +71,7 @@ impl EgressCommand {
             Self::Set(SetArgs { id, wanted }) => {
                 let rules = wanted.egress_rules.as_deref().map(egress::read).transpose()?;
                 if let (Some(path), Some([])) = (&wanted.egress_rules, rules.as_deref()) {
-                    let why = "has no rules; use --closed or --open instead";
+                    let why = "the file has no rules; use --closed or --open instead";
                     return Err(Failure::Usage(format!("--egress-rules {}: {why}", path.display())));
                 }
                 Ok(Prepared::Set { id, egress: !wanted.closed, rules: rules.unwrap_or_default() })

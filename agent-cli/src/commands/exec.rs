@@ -52,11 +52,11 @@ pub(crate) struct ExecArgs {
     /// precedence
     #[arg(long)]
     pub(crate) container_env: bool,
-    /// Time for the program, at most 1h: 500ms, 10s; then it is killed with the processes that it started, and this
-    /// command fails
+    /// Time limit for the program, at most 1h: 500ms, 10s. At the limit, the program and the processes that it started
+    /// are killed, and this command fails
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     pub(crate) timeout: Option<Duration>,
-    /// Leave the processes that the program started running when it exits
+    /// Keep the processes that the program started after the program exits
     #[arg(long)]
     pub(crate) leave_processes: bool,
     /// Id of the container, or a unique prefix

@@ -40,7 +40,7 @@ pub(crate) enum ImageCommand {
 pub(crate) enum Direct {
     /// Import an image from an archive
     ///
-    /// The archive is one of `docker save`, or an OCI layout in a tar file.
+    /// The archive is from `docker save`, or is an OCI layout in a tar file.
     #[command(visible_alias = "load")]
     Import(ImportArgs),
     /// List images
@@ -49,8 +49,8 @@ pub(crate) enum Direct {
     Inspect(ImageNameArg),
     /// Remove images, or some of their names
     ///
-    /// Removes only the given name if the image has several. If it is the last name, or a digest, removes the image and
-    /// the layers that no other image uses.
+    /// Removes only the given name if the image has several. If the last name or a digest is given, removes the image
+    /// and the layers that no other image uses.
     Rm(ImageRmArgs),
     /// Remove images that no container uses
     ///
@@ -123,7 +123,7 @@ pub(crate) struct ImageRmArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
-    /// Remove images that were not used for this time: 12h, 30days
+    /// Remove images that were not used for at least this duration: 12h, 30days
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(crate) unused_for: Option<Duration>,
     /// Remove least recently used images until the rest fits into this size: 10GiB
@@ -184,9 +184,9 @@ async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
     };
     let reader: Box<dyn Read + Send> = match file {
         None if std::io::stdin().is_terminal() => {
-            return Err(Failure::Usage(format!(
-                "{doing}: is a terminal; name a FILE, or pipe an archive to this command"
-            )));
+            return Err(Failure::Usage(
+                "import: standard input is a terminal; name a FILE, or pipe an archive to this command".into(),
+            ));
         }
         None => Box::new(std::io::stdin()),
         Some(file) => Box::new(std::fs::File::open(file).map_err(|error| Failure::Usage(format!("{doing}: {error}")))?),

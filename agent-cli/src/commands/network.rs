@@ -25,7 +25,7 @@ pub(crate) enum NetworkCommand {
     Inspect(NetworkNamesArg),
     /// Let the plugins of a CNI network check that its containers are still connected
     ///
-    /// Lists each container as connected, broken, with the plugin's message, or skipped, with the reason. The exit
+    /// Lists each container as connected, broken (with the plugin's message) or skipped (with the reason). The exit
     /// status is 1 if a container is broken or was not checked for lack of time. Built-in networks have no plugins.
     Check(NetworkNameArg),
 }

@@ -50,8 +50,8 @@ pub(crate) enum PodCommand {
     Rm(RmArgs),
     /// Forward local TCP ports to ports in a pod, until Ctrl-C
     ///
-    /// Connects inside of the pod to 127.0.0.1, then to ::1, so programs that listen on these addresses only are
-    /// reached, too. executord's configuration must allow this (allow_connect).
+    /// Connects inside of the pod to 127.0.0.1, then to ::1, so programs that listen only on these addresses can be
+    /// reached. executord's configuration must allow connections (allow_connect).
     PortForward(ForwardArgs),
 }
 
@@ -292,7 +292,7 @@ pub(super) async fn pod(session: &Session, prepared: Prepared) -> Result<u8, Fai
     Ok(0)
 }
 
-/// Reports the result for a single pod. `deletes` is set if the command removes pods.
+/// Reports the result for a single pod. `deletes` is true if the command removes pods.
 async fn report(
     session: &Session,
     id: String,

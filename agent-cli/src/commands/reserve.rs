@@ -16,7 +16,7 @@ use crate::view::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
-    /// Memory, as for run --memory [default: executord's limit for containers without one]
+    /// Memory, as for run --memory [default: executord's limit for containers without a limit]
     #[arg(long, short, value_name = "SIZE", value_parser = units::size)]
     memory: Option<u64>,
     /// Processes and threads [default: executord's]

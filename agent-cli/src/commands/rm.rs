@@ -1,4 +1,4 @@
-//! `rm [-f] ID...`: removes containers. If one cannot be removed, reports this and continues.
+//! `rm [-f] ID...`: removes containers. If a container cannot be removed, reports the error and continues.
 
 use clap::Args;
 use executor_cli_kit::failure::Failure;

@@ -164,7 +164,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     if let Some(reference) = request.on_disk() {
         tokio::select! {
             sent = send_first(session, &reference) => if sent? {
-                request.is_taken_in();
+                request.mark_imported();
             },
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
         }

@@ -84,7 +84,9 @@ fn token(file: &Path) -> Result<Secret, Failure> {
         let mut token = Vec::with_capacity(TOKEN_MAX as usize + 1);
         std::fs::File::open(file)?.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
         if token.len() as u64 > TOKEN_MAX {
-            return Err(std::io::Error::other(format!("is not a runtime token: the maximum is {TOKEN_MAX} bytes")));
+            return Err(std::io::Error::other(format!(
+                "the file is not a runtime token: the maximum is {TOKEN_MAX} bytes"
+            )));
         }
         Ok(token)
     };

@@ -163,7 +163,7 @@ async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsReque
     Ok(0)
 }
 
-/// Reads statistics, also across restarts of executord, until the receiver is dropped.
+/// Reads statistics, even across restarts of executord, until the receiver is dropped.
 async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<News>) {
     loop {
         let mut watch = client.watch_stats(request.clone());

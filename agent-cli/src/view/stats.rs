@@ -27,14 +27,14 @@ const COLUMNS: [(&str, &str); 9] = [
     ("PIDS", "PIDs"),
 ];
 
-/// A reading of a container, and the previous one.
+/// A reading of a container, and the previous reading.
 pub(crate) struct Reading<'a> {
     now: &'a ContainerStats,
     /// The previous reading, from which the CPU share is computed.
     before: Option<&'a Usage>,
 }
 
-/// Pairs each reading with the previous one.
+/// Pairs each reading with the previous reading.
 pub(crate) fn readings<'a>(now: &'a [ContainerStats], before: &'a [ContainerStats]) -> Vec<Reading<'a>> {
     let last = |id: &str| before.iter().find(|last| last.id == id).and_then(|last| last.usage.as_ref());
     now.iter().map(|now| Reading { now, before: last(&now.id) }).collect()

@@ -61,7 +61,7 @@ fn stats_print_one_reading_or_follow() {
     assert_eq!((text.status, rows.len(), &*rows[1][0], &*rows[1][3]), (Some(0), 2, "a", "1.500"), "{}", text.out());
     let json = run(&fake, &["stats", "--no-stream", "--json", "a", "b"]).json();
     assert_eq!((json.as_array().unwrap().len(), &json[1]["usage"]["cpu"]["total_ns"]), (2, &1_500_000_000_u64.into()));
-    // The fake sends two readings, the first one in two messages.
+    // The fake sends two readings; the first reading is split into two messages.
     let followed = run(&fake, &["stats", "a"]);
     assert_eq!((followed.status, followed.out().matches("running").count()), (Some(0), 2), "{}", followed.out());
     assert!(!followed.out().contains('\u{1b}'), "nothing is cleared in a pipe");

@@ -224,8 +224,8 @@ impl Fake {
         }
     }
 
-    /// Restarts the fake. From then on it sends GOAWAY to every connection of this age, as executord does to
-    /// connections that carried secrets.
+    /// Restarts the fake. After the restart, the fake sends GOAWAY to every connection that reaches this age, as
+    /// executord does to connections that carried secrets.
     pub(crate) fn limit_connections(&mut self, age: Duration) {
         self.die();
         self.connection_age = Some(age);

@@ -21,7 +21,7 @@ fn is_kill(call: &Call) -> bool {
 fn once_stops_with_its_own_grace_period() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let fake = Fake::start();
-        // Reset signals that the test runner ignores (nohup), because the program would inherit this.
+        // Reset signals that the test runner ignores (nohup), because the program would inherit ignored signals.
         let program = env!("CARGO_BIN_EXE_agent-cli");
         let arguments = ["--default-signal", program, "run", "--id", "web-1", "--", "x"];
         let child = bare(Path::new("env"), &arguments).env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();

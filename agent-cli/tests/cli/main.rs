@@ -1,6 +1,6 @@
 //! Tests agent-cli as users run it, against a fake executord on a unix socket.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod commands;
 mod fake;

@@ -264,7 +264,7 @@ fn closed_output_stops_container_without_error() {
     assert!(!fake.is_there(&id));
 }
 
-/// If the output cannot be written because the disk is full, this is an error. A closed output is not.
+/// A write error, such as a full disk, fails the command. A closed output does not.
 #[test]
 fn unwritable_output_is_error() {
     let fake = Fake::start();

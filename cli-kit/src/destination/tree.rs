@@ -119,7 +119,7 @@ impl Tree {
         let directory = self.directory(path.parent().unwrap_or(Path::new("")))?;
         let partial = partial_name();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Without set-user-id bits, and subject to the umask.
+        // Create the file without set-user-id bits, and subject to the umask.
         let file = openat(&directory, &partial, flags, Mode::from_raw_mode(mode & 0o777))
             .map_err(|error| WriteError::Io { path: shown.clone(), source: error.into() })?;
         Ok(Partial { directory, partial, name: name.to_owned(), file: file.into(), length: 0, shown, finished: false })

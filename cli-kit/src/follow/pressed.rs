@@ -40,16 +40,16 @@ impl Pressed {
         }
         if self.talk && self.times < LEAVE {
             let next = if self.times == 1 {
-                "stopping; the next signal kills it"
+                "stopping the container; the next signal kills the container"
             } else {
-                "killing; the next signal exits at once"
+                "killing the container; the next signal exits this command immediately"
             };
             session.output.note(format!("{}: {next}", self.id));
         }
         if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
     }
 
-    /// Counts a signal received at `now`, unless it repeats the previous one. Ctrl-C always counts.
+    /// Counts a signal received at `now`, unless it repeats the previous signal. Ctrl-C always counts.
     fn counts(&mut self, signal: i32, now: Instant) -> bool {
         let is_same = |(last, at): (i32, Instant)| last == signal && now.duration_since(at) < SAME_REQUEST_INTERVAL;
         if signal != SignalKind::interrupt().as_raw_value() && self.last.is_some_and(is_same) {

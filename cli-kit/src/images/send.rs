@@ -35,7 +35,7 @@ pub struct OnDisk {
     form: Form,
     is_layout: bool,
     path: PathBuf,
-    /// Name of the image in its archive or layout; empty if there is only one.
+    /// Name of the image in its archive or layout; empty if there is only one image.
     name: String,
 }
 
@@ -90,7 +90,7 @@ pub async fn upload(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
 ) -> Result<v1::Image, Failure> {
     let (sender, receiver) = mpsc::channel(DEPTH);
-    // On a separate thread, because reading a pipe blocks until data is written to it.
+    // Use a separate thread, because reading a pipe blocks until data is written to it.
     let sent = tokio::task::spawn_blocking(move || {
         let mut to = BufWriter::with_capacity(PIECE, Pieces(sender));
         fill(&mut to)?;
@@ -151,7 +151,7 @@ fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) 
     let file = File::open(directory.join(name)).map_err(with_path)?;
     let metadata = file.metadata().map_err(with_path)?;
     if !metadata.is_file() {
-        return Err(with_path(io::Error::other("is not a regular file")));
+        return Err(with_path(io::Error::other("not a regular file")));
     }
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::Regular);

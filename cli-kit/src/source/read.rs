@@ -165,7 +165,7 @@ fn read_one(
 
 /// Reads to the end; returns `None` if there are more than `limit` bytes. Outgrown buffers are wiped.
 pub fn bounded(reader: &mut dyn Read, expected: usize, limit: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-    // One byte more than expected, so that the read that returns end of file does not grow the buffer.
+    // Allocate one byte more than expected, so that the read that returns end of file does not grow the buffer.
     let mut buffer = Zeroizing::new(vec![0; if expected == 0 { FIRST_BUFFER } else { expected + 1 }]);
     let mut filled = 0;
     loop {

@@ -25,14 +25,14 @@ pub struct LogEntry {
     time: Option<String>,
     stream: &'static str,
     log_source: String,
-    /// `utf-8` or `base64`.
+    /// Encoding: `utf-8` or `base64`.
     encoding: &'static str,
     data: String,
     /// Offset of this entry in the process's output, in bytes.
     offset: u64,
     /// Number of the entry, from 1; 0 for a gap.
     sequence: u64,
-    /// Set if output is missing here instead of an entry.
+    /// Missing output at this position; null for an entry.
     gap: Option<LogGap>,
     /// Tags of the log; only in the first object.
     log_tags: BTreeMap<String, String>,

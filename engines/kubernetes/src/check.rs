@@ -357,7 +357,7 @@ fn requests(
         allows_all_devices: true,
     };
     let run = container::lower(&origin, container.clone())?;
-    // Without the pod, because executord does not validate the container of a refused pod.
+    // Validate the container without the pod, because executord does not validate the container of a refused pod.
     let user_namespace = pod.user_namespace;
     let id_map = pod.id_map;
     Ok((pod, RunRequest { id: "check-container".into(), pod: String::new(), user_namespace, id_map, ..run }))

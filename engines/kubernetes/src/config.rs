@@ -141,7 +141,7 @@ impl ConfigFile {
         let mut text = String::new();
         match fs::File::open(&self.path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text)) {
             Ok(bytes) if bytes as u64 > FILE_MAX => {
-                return Err(format!("{shown}: is larger than the maximum of {FILE_MAX} bytes"));
+                return Err(format!("{shown} is larger than the maximum of {FILE_MAX} bytes"));
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound && !self.is_required => {}

@@ -95,13 +95,13 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         }
         Some(earlier) if earlier.is_created => (id, is_created) = (earlier.id.clone(), true),
         Some(unfinished) => {
-            // The outcome of an earlier call is unknown.
+            // The outcome of an earlier call is unknown: delete the container that the call may have created.
             forgiving(node.client.delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.containers.remove(&unfinished.id);
             node.store.insert_container(record)?;
         }
     }
-    // executord refuses a request without a token, so the variables of such a retry are not compared.
+    // If a token is missing, executord would refuse the request, so the variables of this retry are not compared.
     if is_created && allowed.as_ref().is_err_and(|error| error.code() == Code::Unavailable) {
         return Ok(id);
     }
@@ -358,7 +358,7 @@ pub(crate) fn list(node: &Node, filter: Option<ContainerFilter>) -> Vec<Containe
 mod tests {
     use super::*;
 
-    /// Rule C11: grace periods of up to 7 days are accepted, and longer ones are shortened.
+    /// Rule C11: grace periods of up to 7 days are accepted, and longer periods are shortened.
     #[test]
     fn grace_periods_of_days_are_kept() {
         for (seconds, expected) in [(-1, 0), (0, 0), (30, 30), (86_400, 86_400), (i64::MAX, 604_800)] {

@@ -100,7 +100,7 @@ pub(crate) fn both<A, B>(a: Result<A, Status>, b: Result<B, Status>) -> Result<(
 /// Converts NOT_FOUND from a deletion to success.
 ///
 /// # Errors
-/// Returns the error if it is not NOT_FOUND.
+/// Returns the error unless its code is NOT_FOUND.
 pub(crate) fn forgiving(deleted: Result<(), Error>) -> Result<(), Error> {
     match deleted {
         Err(error) if error.code() == Some(Code::NotFound) => Ok(()),
@@ -108,8 +108,9 @@ pub(crate) fn forgiving(deleted: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Returns true if an attempt of the same call, which has a new random id, has created the object, and executord cannot
-/// compare the requests: executord and the launcher were killed in between, and the key of request digests is lost.
+/// Returns true if executord reports that the object exists. The id of each call is new and random, so an earlier
+/// attempt of the same call created the object. executord could not compare the requests, because the key of request
+/// digests was lost when executord and the launcher were killed.
 pub(crate) fn was_created_before(error: &Error) -> bool {
     error.code() == Some(Code::AlreadyExists)
 }

@@ -82,7 +82,7 @@ pub(crate) fn is_server_of(server: &str, image: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Rule C40: tags are normalized; an image that was pulled by digest has none.
+    /// Rule C40: tags are normalized; an image that was pulled by digest has no tags.
     #[test]
     fn names_are_tags_or_digests() {
         let references =

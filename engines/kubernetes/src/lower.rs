@@ -18,11 +18,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::failure::Violations;
 
-/// Maximum size of an object's labels, and of its annotations, in bytes. Kubernetes allows 256 KiB of annotations. Lists
-/// contain both, and the kubelet accepts lists of up to 16 MiB.
+/// Maximum size of an object's labels in bytes. The same maximum applies to its annotations. Kubernetes allows 256 KiB
+/// of annotations. Lists contain both, and the kubelet accepts lists of up to 16 MiB.
 const TEXTS_MAX: usize = 1 << 20;
 
-/// Label of all pods and containers of executord that executor-cri has created.
+/// Label that executor-cri sets on each pod and container that it creates in executord.
 pub(crate) const LABEL: &str = "executor-cri/config";
 
 /// Returns the digest of a request without secrets. executord compares the digests of two requests with the same id

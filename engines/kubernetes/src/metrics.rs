@@ -118,7 +118,7 @@ pub(crate) fn descriptors() -> Vec<MetricDescriptor> {
 /// Returns the metrics of all sandboxes that are ready, and of their running containers.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> {
     let containers = node.store.containers.all();
     let usages = stats::usages(node, &containers).await?;

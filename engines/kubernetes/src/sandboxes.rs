@@ -49,7 +49,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
             };
         }
         Some(unfinished) => {
-            // The outcome of an earlier call is unknown.
+            // The outcome of an earlier call is unknown: delete the pod that the call may have created.
             forgiving(node.client.pods().delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.sandboxes.remove(&unfinished.id);
             node.store.insert_sandbox(record)?;

@@ -27,8 +27,8 @@ use tonic::service::Routes;
 
 /// Maximum size of a message, in bytes (rule C1).
 const MESSAGE_MAX: usize = 16 << 20;
-/// Limits on simultaneous connections. At the limit, the oldest idle connection is closed for a new one, and its client
-/// reconnects.
+/// Limits on simultaneous connections. At the limit, the oldest idle connection is closed for a new connection, and its
+/// client reconnects.
 const LIMITS: Limits = Limits { all: 512, each: 512, users: 512, spare: 0, few: 0, few_of_root: 0 };
 /// Maximum number of concurrent calls on a connection. A kubelet makes a few calls for each pod.
 const STREAMS: u32 = 1024;

@@ -89,7 +89,7 @@ impl Store {
         })
     }
 
-    /// Inserts the record of a new sandbox, as [`Objects::insert_or_find`].
+    /// Inserts the record of a new sandbox, like [`Objects::insert_or_find`].
     ///
     /// # Errors
     /// Returns RESOURCE_EXHAUSTED if the kubelet's lists would become too large, or the record cannot be written.
@@ -98,10 +98,10 @@ impl Store {
         self.insert_one(|| self.sandboxes.insert_or_find(record, || self.check_lists(bytes)))
     }
 
-    /// Inserts the record of a new container, as [`Objects::insert_or_find`].
+    /// Inserts the record of a new container, like [`Objects::insert_or_find`].
     ///
     /// # Errors
-    /// Returns an error if [`Self::insert_sandbox`] would return one.
+    /// Returns the same errors as [`Self::insert_sandbox`].
     pub(crate) fn insert_container(&self, record: ContainerRecord) -> Result<Option<Arc<ContainerRecord>>, Status> {
         let bytes = record.listed_bytes();
         self.insert_one(|| self.containers.insert_or_find(record, || self.check_lists(bytes)))

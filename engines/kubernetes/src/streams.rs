@@ -240,7 +240,7 @@ async fn write(output: &mut Option<Output>, bytes: &[u8]) -> Result<(), Status> 
 /// Result of a task that never completes by itself.
 enum Never {}
 
-/// Sends the client's input, and with `ends` also the end of the input.
+/// Sends the client's input. With `ends`, also sends the end of the input.
 async fn feed(stdin: Option<executor_streams::Input>, input: &Input, ends: bool) -> Never {
     if let Some(mut stdin) = stdin {
         while let Some(bytes) = stdin.read().await {

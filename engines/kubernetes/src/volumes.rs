@@ -159,7 +159,7 @@ impl Volumes {
     /// Adds a volume and its token to a request.
     ///
     /// # Errors
-    /// Returns UNAVAILABLE if the volume's provider requires a token and the kubelet has not sent one.
+    /// Returns UNAVAILABLE if the volume's provider requires a token and the kubelet has not sent a token.
     fn add_to(&self, record: &VolumeRecord, field: &str, request: &mut RequestSecrets) -> Result<(), Status> {
         let token = locked(&self.tokens).get(&record.id).cloned();
         let needs_token = record.secrets.provider().is_some_and(|provider| self.with_tokens.contains(provider));
@@ -198,12 +198,12 @@ impl Volumes {
     /// Adds the secret files of the volumes that a container mounts to the request. A mount belongs to a volume if its
     /// source is on the device of the volume. The source can also be a directory or a file in the volume (`subPath`).
     ///
-    /// The inner result is the decision of the rules, and UNAVAILABLE if a token is missing. It applies to new
-    /// containers only, because a retry finds its container.
+    /// The inner result is an error if no rule allows a reference, or UNAVAILABLE if a token is missing. It applies to
+    /// new containers only, because a retry finds its container.
     ///
     /// # Errors
-    /// Returns PERMISSION_DENIED if a volume belongs to another pod or no rule allows a reference, FAILED_PRECONDITION
-    /// if a source is not in its volume, or UNAVAILABLE if a file system does not respond.
+    /// Returns PERMISSION_DENIED if a volume belongs to another pod, FAILED_PRECONDITION if a source is not in its
+    /// volume, or UNAVAILABLE if a file system does not respond.
     pub(crate) async fn resolve(
         &self,
         file: &ConfigFile,
@@ -233,11 +233,11 @@ impl Volumes {
                 continue;
             };
             if record.pod_uid != pod_uid {
-                return Err(Status::permission_denied(format!("{field}: is in a volume of secrets of another pod")));
+                return Err(Status::permission_denied(format!("{field}: is in another pod's secrets volume")));
             }
             let inside = file_system::find(&record.target, record.secrets.all_paths(), place);
             let Ok(Some(inside)) = inside else {
-                return Err(Status::failed_precondition(format!("{field}: is not in the volume of secrets")));
+                return Err(Status::failed_precondition(format!("{field}: is not in the secrets volume")));
             };
             record.secrets.add_to(request, index, &mount.container_path, &inside);
             let added = self.add_to(record, &field, request);

@@ -51,8 +51,8 @@ pub(crate) async fn drive(
     Ok(())
 }
 
-/// Sends pings, which reveal that a client has exited while its input is blocked: the FIN is behind the unread input,
-/// but the client's kernel answers a further packet with a reset.
+/// Sends pings to detect a client that has exited while its input is blocked. The FIN is queued behind the unread
+/// input, but the client's kernel answers a later packet with a reset.
 async fn ping(queue: &mpsc::WeakSender<Packet>) {
     let mut id = 0;
     loop {

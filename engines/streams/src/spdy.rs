@@ -35,7 +35,7 @@ pub(crate) enum Event {
 /// Reads the client's frames.
 pub(crate) struct Reader<R> {
     io: R,
-    /// Weak, so that the writer ends with the session, before the reader.
+    /// Weak reference, so that the writer ends with the session, before the reader.
     queue: mpsc::WeakSender<Packet>,
     events: mpsc::Sender<Event>,
     activity: Activity,

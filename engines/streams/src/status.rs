@@ -48,7 +48,7 @@ fn exited(code: i32) -> String {
 mod tests {
     use super::*;
 
-    /// Specification K30: the status names the reason and the cause.
+    /// The status names the reason and the cause.
     #[test]
     fn exit_codes_have_a_cause() {
         let status: serde_json::Value =

@@ -14,7 +14,7 @@ pub enum RegisterError {
     NoStream,
     #[error("tty and stderr are requested; a terminal has no separate stderr")]
     TtyStderr,
-    #[error("{0} requests already wait for their clients, which is the limit")]
+    #[error("{0} requests wait for their clients; the maximum is {0}")]
     TooMany(usize),
     #[error("cannot read random bytes from the kernel: {0}")]
     Random(String),

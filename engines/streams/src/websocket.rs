@@ -264,7 +264,7 @@ mod tests {
         (Channels { stdin: Some(stdin), sizes: Some(sizes), base64, ends }, input, resizes)
     }
 
-    /// Specification K30: the first byte is the channel; since v5, channel 255 closes a channel.
+    /// The first byte is the channel; since v5, channel 255 closes a channel.
     #[tokio::test]
     async fn messages_reach_their_channel() {
         let (mut channels, mut input, mut resizes) = channels(false, true);

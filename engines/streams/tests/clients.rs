@@ -149,7 +149,7 @@ async fn terminal_size_reaches_the_handler() {
     }
 }
 
-/// CRI rule C35: a slow client receives all output before the status, too.
+/// CRI rule C35: even a slow client receives all output before the status.
 #[tokio::test(flavor = "multi_thread")]
 async fn big_output_arrives_before_the_status() {
     const CHUNK: usize = 64 << 10;

@@ -1,8 +1,8 @@
 //! Reads bundles and validates them by the rules of their format.
 //!
 //! A `registry+v1` bundle is an operator: a ClusterServiceVersion (CSV), other objects and annotations. Rules B1 to B15
-//! apply, as in `opm alpha bundle validate`; the CSV is validated as in operator-framework/api. A `plain+v0` bundle is
-//! a directory of objects; rules P1 to P3 apply.
+//! of `docs/guides/bundles.md` apply, as in `opm alpha bundle validate`; the CSV is validated as in
+//! operator-framework/api. A `plain+v0` bundle is a directory of objects; rules P1 to P3 of the same page apply.
 
 mod csv;
 mod definition;

@@ -49,7 +49,7 @@ impl Faults {
         self.found.is_empty()
     }
 
-    /// Returns the number of violations, including those that were not stored.
+    /// Returns the number of violations, including violations that were not stored.
     pub fn count(&self) -> usize {
         self.found.len() + self.beyond
     }
@@ -62,7 +62,7 @@ impl Faults {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Returns true if a stored violation is of this rule.
+    /// Returns true if a stored violation breaks this rule.
     pub fn breaks(&self, rule: &str) -> bool {
         self.found.iter().any(|fault| fault.rule == rule)
     }

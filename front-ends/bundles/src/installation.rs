@@ -22,9 +22,9 @@ pub use store::{Locked, Store, StoreError};
 
 use crate::source::Source;
 
-/// Maximum number of revisions in a record; older ones are dropped.
+/// Maximum number of revisions in a record; older revisions are dropped.
 const REVISIONS_MAX: usize = 100;
-/// Maximum number of events in a record; older ones are dropped.
+/// Maximum number of events in a record; older events are dropped.
 const EVENTS_MAX: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub enum Phase {
     Settled,
     /// The pods of a revision are being created; the revision is not current yet.
     Installing { revision: u32 },
-    /// A revision is current; the previous one is being removed.
+    /// A revision is current; the previous revision is being removed.
     Pivoting {
         /// The previous revision.
         from: u32,
@@ -118,7 +118,7 @@ pub enum State {
     Pending,
     /// The revision that runs.
     Current,
-    /// Another revision replaced this one.
+    /// Another revision replaced this revision.
     Superseded,
     /// The revision's pods did not become ready.
     Failed,
@@ -332,7 +332,7 @@ impl Installation {
         number
     }
 
-    /// Records that the pods of a revision are ready. The revision becomes current, and the previous one will be
+    /// Records that the pods of a revision are ready. The revision becomes current, and the previous revision will be
     /// removed.
     pub fn pivot(&mut self, number: u32) {
         let before = self.current().map(|revision| revision.number);
@@ -340,7 +340,7 @@ impl Installation {
             self.set(before, State::Superseded);
         }
         self.set(number, State::Current);
-        let message = format!("revision {number} is the current one");
+        let message = format!("revision {number} is the current revision");
         self.condition(ConditionKind::Installed, true, "InstallationSucceeded", &message, number);
         self.condition(ConditionKind::Healthy, true, "Healthy", "all pods are ready", number);
         self.enter(before.map_or(Phase::Settled, |from| Phase::Pivoting { from }));
@@ -359,7 +359,7 @@ impl Installation {
             Some(current) => format!("{message}; revision {} remains installed", current.number),
             None => message.to_owned(),
         };
-        // `Installed` describes the last requested bundle, `Healthy` the running one.
+        // `Installed` describes the last requested bundle, and `Healthy` the running bundle.
         self.condition(ConditionKind::Installed, false, reason, &stays, number);
         if self.current().is_none() {
             self.condition(ConditionKind::Healthy, false, "NotInstalled", "no revision is running", number);

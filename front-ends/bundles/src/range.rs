@@ -193,7 +193,7 @@ fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
         return Ok(vec![of(operator, version.to_owned())]);
     }
     let lowest = lowest(version);
-    // First version after those that the wildcard matches; `None` if the `x` is not a wildcard.
+    // First version after the versions that the wildcard matches; `None` if the `x` is not a wildcard.
     let next = || {
         let parts: Vec<&str> = version.split('.').collect();
         let raised = match (parts.len(), parts.last()) {

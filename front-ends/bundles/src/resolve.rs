@@ -1,9 +1,9 @@
 //! Selects the bundle to install, and the bundles to upgrade to. Each decision is returned with its reason.
 //!
 //! The installed bundle can be upgraded to a bundle that names it in `replaces`, `skips` or `skipRange`, or that has
-//! the same version (R1). `force` ignores these edges (R2). Bundles that are not deprecated are preferred, then the
-//! highest version (R3). If the preferred bundle needs other packages or APIs, it is refused, because these are not
-//! provided here (R5). A lower version is chosen only on request.
+//! the same version (rule R1 of `docs/guides/catalogs.md`). `force` ignores these edges (rule R2). Bundles that are not
+//! deprecated are preferred, then the highest version (rule R3). If the preferred bundle needs other packages or APIs,
+//! it is refused, because these are not provided here (rule R5). A lower version is chosen only on request.
 
 use std::cmp::Ordering;
 
@@ -38,9 +38,9 @@ pub struct Installed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Edge {
-    /// The bundle names the installed one in `replaces`.
+    /// The bundle names the installed bundle in `replaces`.
     Replaces,
-    /// The bundle names the installed one in `skips`.
+    /// The bundle names the installed bundle in `skips`.
     Skips,
     /// The bundle's `skipRange` contains the installed version.
     SkipRange,
@@ -59,9 +59,9 @@ pub enum Verdict {
     Lower,
     /// The bundle's version is not in the requested range.
     NotInRange,
-    /// No edge leads from the installed bundle to this one.
+    /// No edge leads from the installed bundle to this bundle.
     NoEdge,
-    /// The bundle is the installed one.
+    /// The bundle is the installed bundle.
     Installed,
     /// The bundle requires packages or APIs that are not provided here.
     Requires {
@@ -98,14 +98,14 @@ pub struct Step {
     /// Deprecations of the package, the channel and the bundle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deprecations: Vec<Deprecation>,
-    /// All bundles that were considered, the preferred ones first.
+    /// All bundles that were considered, sorted by preference.
     pub candidates: Vec<Candidate>,
 }
 
 /// A deprecated package, channel or bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deprecation {
-    /// `package`, `channel` or `bundle`.
+    /// Kind of the object: `package`, `channel` or `bundle`.
     pub of: &'static str,
     pub name: String,
     /// Message for users.
@@ -149,12 +149,12 @@ fn place<'a>(catalog: &'a Catalog, query: &Query) -> Result<(&'a Package, &'a Ch
     Ok((package, found))
 }
 
-/// Orders bundles by preference, the best first (R3).
+/// Orders bundles by preference, the best first (rule R3).
 fn preferred(one: &Bundle, other: &Bundle) -> Ordering {
     one.deprecation.is_some().cmp(&other.deprecation.is_some()).then_with(|| other.precedes(one))
 }
 
-/// Returns the edge from the installed bundle to an entry's bundle (R1).
+/// Returns the edge from the installed bundle to an entry's bundle (rule R1).
 pub fn edge(entry: &Entry, bundle: &Bundle, installed: &Installed) -> Option<Edge> {
     if entry.replaces.as_deref() == Some(&*installed.name) {
         Some(Edge::Replaces)
@@ -186,7 +186,8 @@ pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
     })
 }
 
-/// Chooses the next step of an upgrade. With `force`, an upgrade to every other bundle of the channel is allowed (R2).
+/// Chooses the next step of an upgrade. With `force`, an upgrade to every other bundle of the channel is allowed (rule
+/// R2).
 ///
 /// # Errors
 /// Returns the reason if no step is possible.
@@ -246,7 +247,7 @@ pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool
             }
         }
     }
-    // Drop the steps after the last one with a requested version.
+    // Drop the steps after the last step with a requested version.
     let wanted = |step: &Step| query.range.as_ref().is_none_or(|range| range.has(&step.to.version));
     match steps.iter().rposition(wanted) {
         Some(last) => {

@@ -28,9 +28,9 @@ const NAME_MAX: usize = 1024;
 /// Reason why a source cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    #[error("{}: cannot be read", .0.display())]
+    #[error("{} cannot be read", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    #[error("{}: cannot be written", .0.display())]
+    #[error("{} cannot be written", .0.display())]
     Write(PathBuf, #[source] io::Error),
     #[error("{0:?} {1}")]
     Entry(String, &'static str),
@@ -141,7 +141,7 @@ fn absolute(path: &str) -> Result<PathBuf, SourceError> {
 pub struct Files {
     /// Contents by path; `/` separates directories.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Directories of the source, including empty ones.
+    /// Directories of the source, including empty directories.
     pub directories: BTreeSet<String>,
     /// Labels of the image; empty if the source is not an image.
     pub labels: BTreeMap<String, String>,

@@ -1,4 +1,6 @@
 //! Defines the three built-in actions of every bundle, and custom actions.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use std::collections::BTreeMap;
 

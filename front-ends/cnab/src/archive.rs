@@ -1,4 +1,5 @@
-//! Reads thick bundles: gzipped tar archives with a bundle.json and an image layout in `artifacts/layout` (rule 42).
+//! Reads thick bundles: gzipped tar archives with a bundle.json and an image layout in `artifacts/layout` (rule 42 of
+//! `docs/guides/cnab-rules.md`).
 //!
 //! The archive is read twice as a stream: once for the bundle.json, which may be the last entry, and once for the
 //! layout. The layout is written to a separate tar archive whose index has one image. No file is created with a name
@@ -53,7 +54,7 @@ pub enum ArchiveError {
     Entry(String, &'static str),
 }
 
-/// Returns true if the first bytes of a file are those of a gzip stream, as in a thick bundle.
+/// Returns true if the first bytes of a file are the magic number of gzip, as in a thick bundle.
 pub fn is_thick(beginning: &[u8]) -> bool {
     beginning.starts_with(&[0x1f, 0x8b])
 }

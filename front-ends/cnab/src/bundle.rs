@@ -7,6 +7,8 @@
 //! violations are reported together.
 //!
 //! The maximum size is 4 MiB. Nothing is fetched, not even the target of a `$ref`.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 mod check;
 mod document;

@@ -1,7 +1,8 @@
 //! Defines claims and results (CNAB 400): the records of an action and of its outcome.
 //!
-//! A [`Claim`] is stored and shown, so it never contains credentials or `writeOnly` parameters (rules 40 and 46). The
-//! claim that is mounted into the container contains all parameters ([`Claim::mounted`]).
+//! A [`Claim`] is stored and shown, so it never contains credentials or `writeOnly` parameters (rules 40 and 46 of
+//! `docs/guides/cnab-rules.md`). The claim that is mounted into the container contains all parameters
+//! ([`Claim::mounted`]).
 
 mod parse;
 

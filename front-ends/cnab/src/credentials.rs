@@ -3,6 +3,8 @@
 //! A set is JSON or YAML. Each entry has one source: a variable, a file, a command, or a value. The caller reads the
 //! sources ([`Source`]). Values never occur in claims, messages or errors. For an error of the YAML parser, only the
 //! position is reported, because the parser's message quotes the document.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use std::collections::BTreeMap;
 

@@ -2,6 +2,8 @@
 //!
 //! A definition is self-contained: a `$ref` of `#/...` is relative to the definition, and every other `$ref` is
 //! refused, because nothing is fetched. Violations never contain the value, even if it is not `writeOnly`.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use base64::Engine as _;
 use jsonschema::error::ValidationErrorKind;

@@ -1,4 +1,5 @@
-//! Parses the extension `io.cnab.dependencies`, which lists other bundles that a bundle needs (CNAB 500, rule 48).
+//! Parses the extension `io.cnab.dependencies`, which lists other bundles that a bundle needs (CNAB 500, rule 48 of
+//! `docs/guides/cnab-rules.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,8 +110,9 @@ impl Dependencies {
     }
 
     /// Returns the dependencies on which an action runs: first the dependencies that run before the bundle itself, then
-    /// those that run after it. Dependencies are installed and upgraded before the bundle, in the bundle's sequence.
-    /// Dependencies are uninstalled after the bundle, in reverse sequence. Custom actions run only on the bundle.
+    /// the dependencies that run after the bundle. Dependencies are installed and upgraded before the bundle, in the
+    /// bundle's sequence. Dependencies are uninstalled after the bundle, in reverse sequence. Custom actions run only
+    /// on the bundle.
     pub fn order(&self, action: &str) -> (Vec<&str>, Vec<&str>) {
         let mut names: Vec<&str> = if self.sequence.is_empty() {
             self.requires.keys().map(String::as_str).collect()

@@ -1,4 +1,5 @@
-//! Parses the extension `io.cnab.docker`, which gives a bundle access to the Docker daemon of the host (rule 50).
+//! Parses the extension `io.cnab.docker`, which gives a bundle access to the Docker daemon of the host (rule 50 of
+//! `docs/guides/cnab-rules.md`).
 //!
 //! Porter defined the extension. The daemon's socket is mounted at [`SOCKET`]. Access to the socket is equivalent to
 //! root access to the host, so the user must explicitly allow it.

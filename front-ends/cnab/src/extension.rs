@@ -1,4 +1,6 @@
 //! Checks extensions. An extension is data in `custom`; a bundle may declare it as required.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use serde_json::{Map, Value};
 
@@ -35,8 +37,8 @@ pub fn check(custom: &Map<String, Value>, required: &[String], allowed: Allowed)
             }
             docker::EXTENSION if !allowed.docker => {
                 let message = format!(
-                    "the bundle requires {name:?}, access to the Docker daemon of this machine, which gives it \
-                     root here; allow it with --allow-docker-host-access"
+                    "the bundle requires {name:?}, access to the Docker daemon of this machine, which gives the \
+                     bundle root access; allow it with --allow-docker-host-access"
                 );
                 wrong.add(path, 50, message);
             }

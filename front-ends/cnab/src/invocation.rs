@@ -2,6 +2,8 @@
 //!
 //! Credentials, `writeOnly` parameters, and a mounted claim with such parameters are secret. All other values are
 //! public.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +41,7 @@ impl Platform {
     }
 }
 
-/// Returns the image to run, which is the first one for the platform (rule 25).
+/// Returns the image to run, which is the first image for the platform (rule 25).
 ///
 /// # Errors
 /// Returns a violation that lists the bundle's images if no image is for the platform.

@@ -1,4 +1,6 @@
 //! Checks names of installations and bundles.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 

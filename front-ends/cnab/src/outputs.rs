@@ -1,4 +1,5 @@
-//! Validates the outputs of an action, and adds defaults for missing outputs (rules 38 to 40).
+//! Validates the outputs of an action, and adds defaults for missing outputs (rules 38 to 40 of
+//! `docs/guides/cnab-rules.md`).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! Parses the extension `io.cnab.parameter-sources`, which uses outputs of earlier actions as parameter values (CNAB
-//! 810, rule 49).
+//! 810, rule 49 of `docs/guides/cnab-rules.md`).
 //!
 //! If no value was supplied, such an output replaces the default. The specification defines outputs of the installation
 //! itself (`output`). Outputs of a dependency (`dependencies.output`), which Porter writes, are also supported. Unknown

@@ -1,6 +1,6 @@
 //! Determines the parameter values of an action from supplied values, earlier values and defaults.
 //!
-//! The value of a parameter is the first of these (rules 13 to 16):
+//! The value of a parameter is the first of these (rules 13 to 16 of `docs/guides/cnab-rules.md`):
 //!
 //! 1. the value supplied to this action,
 //! 2. the value supplied to an earlier action of the installation,
@@ -29,7 +29,7 @@ pub struct Earlier {
     pub supplied: BTreeSet<String>,
     /// Values from outputs of earlier actions, by parameter.
     pub sourced: BTreeMap<String, Sourced>,
-    /// Parameters whose source is an output of another action that will run before this one.
+    /// Parameters whose source is an output of another action that will run before this action.
     pub awaited: BTreeSet<String>,
 }
 

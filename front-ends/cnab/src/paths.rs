@@ -1,4 +1,6 @@
 //! Defines the container paths of CNAB 103, and checks paths in bundles.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 /// Path of the run tool, which is run instead of the image's entrypoint (rule 1).
 pub const RUN: &str = "/cnab/app/run";

@@ -1,4 +1,5 @@
-//! Parses relocation maps, which contain the new references of a bundle's copied images (CNAB 103.01, rule 23).
+//! Parses relocation maps, which contain the new references of a bundle's copied images (CNAB 103.01, rule 23 of
+//! `docs/guides/cnab-rules.md`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
 //! Visits the subschemas of a JSON Schema (draft-07).
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Converts outputs of earlier actions to parameter values (CNAB 810, rule 49).
+//! Converts outputs of earlier actions to parameter values (CNAB 810, rule 49 of `docs/guides/cnab-rules.md`).
 
 use base64::Engine as _;
 use serde_json::Value;

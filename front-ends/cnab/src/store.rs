@@ -35,7 +35,7 @@ pub const OUTPUT_MAX: u64 = 256 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{}: cannot {doing}", .path.display())]
+    #[error("{} cannot {doing}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
     #[error("{} is not a valid {what}", .path.display())]
     Broken { path: PathBuf, what: &'static str, source: Violations },
@@ -83,7 +83,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns the latest result, which is the effective one.
+    /// Returns the latest result, which is the effective result.
     pub fn last(&self) -> Option<&ClaimResult> {
         self.results.last()
     }

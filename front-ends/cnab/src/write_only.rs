@@ -1,4 +1,5 @@
-//! Determines which parameters and outputs are `writeOnly` and must not be shown (CNAB 101, rule 40).
+//! Determines which parameters and outputs are `writeOnly` and must not be shown (CNAB 101, rule 40 of
+//! `docs/guides/cnab-rules.md`).
 //!
 //! The functions take the bundle as JSON instead of a [`crate::bundle::Bundle`], because claims of other programs may
 //! contain bundles that break rules. Names that the bundle does not declare are treated as secret.

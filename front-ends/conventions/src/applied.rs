@@ -1,4 +1,4 @@
-//! Maintains the annotation that lists the applied conventions (rule 10).
+//! Maintains the annotation that lists the applied conventions (rule 10 of `docs/guides/conventions.md`).
 
 use serde_json::{Map, Value};
 

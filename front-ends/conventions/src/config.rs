@@ -63,8 +63,8 @@ pub fn load(named: Option<&Path>) -> Result<Configuration, Violations> {
         }
         all
     };
-    let text =
-        String::from_utf8(bytes).map_err(|_| Violations::one(None, path.display().to_string(), 7, "is not UTF-8"))?;
+    let not_utf8 = |_| Violations::one(None, path.display().to_string(), 7, "the file is not UTF-8");
+    let text = String::from_utf8(bytes).map_err(not_utf8)?;
     let base = path.parent().unwrap_or(Path::new("/"));
     let registrations = Registrations::parse(&text, base).map_err(|violations| named(&violations))?;
     Ok(Configuration { path: Some(path), registrations })

@@ -1,5 +1,5 @@
 //! Writes requests to convention servers and parses the responses. Both are `PodConventionContext` objects (rules 2, 3,
-//! 4 and 11).
+//! 4 and 11 of `docs/guides/conventions.md`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

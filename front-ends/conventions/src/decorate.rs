@@ -1,4 +1,6 @@
 //! Decorates a template: calls the matching conventions in order, in rounds, until a round changes nothing.
+//!
+//! Rules are numbered as in `docs/guides/conventions.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Parses the address of a convention server: a URL or the name of a service (rule 1).
+//! Parses the address of a convention server: a URL or the name of a service (rule 1 of `docs/guides/conventions.md`).
 
 use std::fmt;
 

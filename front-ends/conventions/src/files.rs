@@ -8,12 +8,12 @@ use std::path::Path;
 pub(crate) fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is not a regular file"));
+        return Err(io::Error::other("the file is not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("is larger than the maximum of {most} bytes")));
+        return Err(io::Error::other(format!("the file is larger than the maximum of {most} bytes")));
     }
     Ok(bytes)
 }

@@ -1,4 +1,5 @@
-//! Pins the images of a template to digests and reads their metadata (rules 4, 5 and 6).
+//! Pins the images of a template to digests and reads their metadata (rules 4, 5 and 6 of
+//! `docs/guides/conventions.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

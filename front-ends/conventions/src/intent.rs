@@ -1,4 +1,5 @@
-//! Writes the status of `PodIntent` objects, which contain a template to decorate (rule 11).
+//! Writes the status of `PodIntent` objects, which contain a template to decorate (rule 11 of
+//! `docs/guides/conventions.md`).
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Checks that a convention adds privileges to a template only with a grant (rule 13).
+//! Checks that a convention adds privileges to a template only with a grant (rule 13 of `docs/guides/conventions.md`).
 //!
 //! The privileges of the templates before and after the call are compared. A privilege belongs to a container or to the
 //! pod, not to a field: if a privilege moves to another field, it is not new. Some privileges exist because a field is

@@ -1,4 +1,6 @@
 //! Parses and validates the registrations file. All violations are reported together.
+//!
+//! Rules are numbered as in `docs/guides/conventions.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,12 +30,12 @@ const TIMEOUT: (u64, u64) = (10, 30);
 /// Priority of a convention in the order of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Priority {
-    /// Called before all other conventions.
+    /// The convention is called before all other conventions.
     Early,
-    /// Called after `Early` and before `Late`.
+    /// The convention is called after `Early` and before `Late`.
     #[default]
     Normal,
-    /// Called after all other conventions.
+    /// The convention is called after all other conventions.
     Late,
 }
 

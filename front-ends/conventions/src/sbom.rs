@@ -1,5 +1,5 @@
 //! Reads the software bills of materials (SBOMs) of an image. Cloud Native Buildpacks store SBOMs in a separate layer
-//! (rule 6).
+//! (rule 6 of `docs/guides/conventions.md`).
 
 use std::io::Read;
 

@@ -1,4 +1,5 @@
-//! Replaces values of secrets in a template before it is sent to conventions, and restores them afterwards (rule 14).
+//! Replaces values of secrets in a template before it is sent to conventions, and restores them afterwards (rule 14 of
+//! `docs/guides/conventions.md`).
 //!
 //! Templates usually refer to secrets by name; conventions receive these references. But a template can also contain
 //! the value of a secret, for example in a variable or a command. Such a value is replaced with a placeholder. A

@@ -1,4 +1,4 @@
-//! Calls convention servers over HTTPS (rules 1 and 15).
+//! Calls convention servers over HTTPS (rules 1 and 15 of `docs/guides/conventions.md`).
 //!
 //! Each call is one POST request on a separate connection. Redirects are not followed and proxies are not used. The
 //! server's certificate must match the host in the URL. The certificate must be issued by an authority in the
@@ -30,10 +30,10 @@ pub struct Reply {
 
 /// Sends requests to convention servers.
 pub trait Transport {
-    /// Sends a request to a convention server and returns the response, with any status.
+    /// Sends a request to a convention server and returns the response, regardless of its status.
     ///
     /// # Errors
-    /// Returns the reason in one sentence if there is no response. The sentence contains nothing of the request.
+    /// Returns the reason in one sentence if there is no response. The sentence contains no part of the request.
     fn call(&self, registration: &Registration, request: Vec<u8>) -> impl Future<Output = Result<Reply, String>>;
 }
 
@@ -64,7 +64,7 @@ impl Transport for Https {
             return Err(format!("the request is {} bytes; the maximum is {REQUEST_MAX}", request.len()));
         }
         let client = self.client(registration).await;
-        let late = |_| format!("did not respond within {} s", registration.timeout.as_secs());
+        let late = |_| format!("the server did not respond within {} s", registration.timeout.as_secs());
         timeout(registration.timeout, exchange(&client, registration, request)).await.map_err(late)?
     }
 }
@@ -107,9 +107,9 @@ async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
 fn reported(error: HttpError, registration: &Registration) -> String {
     match error {
         HttpError::Forbidden(why) => why.to_owned(),
-        HttpError::Slow { .. } => format!("did not respond within {} s", registration.timeout.as_secs()),
+        HttpError::Slow { .. } => format!("the server did not respond within {} s", registration.timeout.as_secs()),
         HttpError::Broken(why) => why,
-        HttpError::Untrusted(why) => format!("is not trusted: {why}"),
+        HttpError::Untrusted(why) => format!("the server is not trusted: {why}"),
         HttpError::Exhausted(error) => format!("cannot connect: {error}"),
     }
 }

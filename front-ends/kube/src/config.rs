@@ -1,4 +1,5 @@
-//! Reads ConfigMaps and Secrets (P5, P7 to P10). Values of Secrets are zeroed on drop and do not occur in messages.
+//! Reads ConfigMaps and Secrets (rules P5 and P7 to P10 of `docs/guides/kube-rules.md`). Values of Secrets are zeroed
+//! on drop and do not occur in messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -88,7 +89,7 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// Values by key.
     pub data: BTreeMap<String, Bytes>,
-    /// Keys of `binaryData`, which are skipped for variables (P15).
+    /// Keys of `binaryData`, which are skipped for variables (rule P15).
     pub binary: Vec<String>,
     /// True if the data must not change.
     pub immutable: bool,

@@ -1,4 +1,4 @@
-//! Determines pull policies and credentials (`imagePullSecrets`) for images (P60).
+//! Determines pull policies and credentials (`imagePullSecrets`) for images (rule P60 of `docs/guides/kube-rules.md`).
 
 use executor_client::v1::{PullPolicy, RegistryCredentials};
 use executor_registry_auth::{Credentials, from_docker_config};

@@ -1,5 +1,5 @@
-//! Collects the variables of a container and expands references to them (P15 to P21). Each variable records whether its
-//! value is secret.
+//! Collects the variables of a container and expands references to them (rules P15 to P21 of
+//! `docs/guides/kube-rules.md`). Each variable records whether its value is secret.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Expanded {
 pub(crate) struct Variable {
     pub(crate) value: Zeroizing<String>,
     pub(crate) secret: bool,
-    /// True if the value is a literal in the container's `env` (P39).
+    /// True if the value is a literal in the container's `env` (rule P39).
     pub(crate) plain: bool,
 }
 
@@ -52,7 +52,7 @@ impl Environment {
     }
 
     /// Replaces `$(NAME)` with the variable's value and `$$` with `$`. References to unknown variables are unchanged
-    /// (P17). Stops when the result exceeds [`VALUE_MAX`], because a short string can repeat a long variable many
+    /// (rule P17). Stops when the result exceeds [`VALUE_MAX`], because a short string can repeat a long variable many
     /// times.
     pub(crate) fn expand(&self, text: &str) -> Expanded {
         let mut out = Expanded::default();
@@ -91,7 +91,7 @@ impl Environment {
     }
 }
 
-/// Returns true for a valid variable name: printable ASCII without `=` (P16).
+/// Returns true for a valid variable name: printable ASCII without `=` (rule P16).
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=')
 }

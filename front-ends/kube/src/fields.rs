@@ -1,4 +1,5 @@
-//! Maps fields of executord's requests to the fields of the Kubernetes object from which they were lowered (P1).
+//! Maps fields of executord's requests to the fields of the Kubernetes object from which they were lowered (rule P1 of
+//! `docs/guides/kube-rules.md`).
 //!
 //! For the field of a violation, the most precise known path is returned. If no table contains the field, the path of
 //! the whole container or pod is returned.

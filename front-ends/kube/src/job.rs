@@ -1,4 +1,4 @@
-//! Defines the parameters of Jobs and CronJobs, and parses schedules (P62).
+//! Defines the parameters of Jobs and CronJobs, and parses schedules (rule P62 of `docs/guides/kube-rules.md`).
 
 /// Parameters of a Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct CronSpec {
     pub schedule: Schedule,
     /// Time zone of the schedule; `None` for the time zone of the host.
     pub time_zone: Option<String>,
-    /// `Allow`, `Forbid` or `Replace`.
+    /// Concurrency policy: `Allow`, `Forbid` or `Replace`.
     pub concurrency: String,
     /// True if the CronJob must not run.
     pub suspended: bool,

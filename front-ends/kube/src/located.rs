@@ -1,4 +1,4 @@
-//! Splits files into objects with their locations (P1, P4).
+//! Splits files into objects with their locations (rules P1 and P4 of `docs/guides/kube-rules.md`).
 
 use executor_core::text::printable;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
             root,
         };
         if part.beside_separator {
-            let message = "has text on the line of `---`, which kubectl ignores: put it on the next line";
+            let message = "has text on the line of `---`, which kubectl ignores: put the text on the next line";
             report.refuse(&blank(empty), "", "P1", message);
             continue;
         }

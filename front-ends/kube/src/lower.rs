@@ -1,5 +1,7 @@
 //! Lowers workloads to pods, with a run request for each container. Unsupported fields are refused by name or reported
 //! as warnings.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 mod apparmor;
 mod checks;
@@ -28,7 +30,7 @@ use crate::workload::{Kind, Update, Workload};
 
 /// Maximum length of the id of a pod or a container.
 const ID_MAX: usize = 128;
-/// Maximum number of user labels on a pod. executord accepts 64 labels, including internal ones.
+/// Maximum number of user labels on a pod. executord accepts 64 labels, including internal labels.
 const LABELS_MAX: usize = 40;
 /// Maximum number of pods in all files.
 const PODS_MAX: usize = 10_000;
@@ -59,7 +61,7 @@ pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result
     report.finish(plan)
 }
 
-/// Checks that pod ids and published ports are unique (P6, P43).
+/// Checks that pod ids and published ports are unique (rules P6 and P43).
 fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
     let mut ids: BTreeMap<&str, &PodPlan> = BTreeMap::new();
     let mut ports: BTreeMap<(i32, u32, &str), &str> = BTreeMap::new();
@@ -321,7 +323,7 @@ impl<'a> Lowering<'a> {
         format!("{}-{}-5{}-8{}-{}", &hash[..8], &hash[8..12], &hash[13..16], &hash[17..20], &hash[20..32])
     }
 
-    /// Checks the fields of the pod that are refused or cause a warning (P24, P40, P47, P48, P52, P63).
+    /// Checks the fields of the pod that are refused or cause a warning (rules P24, P40, P47, P48, P52 and P63).
     fn check_spec(&mut self) {
         let spec = self.spec;
         let (origin, metadata) = (&self.workload.origin, self.metadata);

@@ -1,4 +1,4 @@
-//! Checks names of objects, containers and keys (P6, P7).
+//! Checks names of objects, containers and keys (rules P6 and P7 of `docs/guides/kube-rules.md`).
 
 /// Returns true for a DNS label: 1 to 63 characters of `[a-z0-9-]`, with a letter or digit at both ends.
 pub(crate) fn is_label(text: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Decodes and groups the objects of files (P1, P4, P6, P63).
+//! Decodes and groups the objects of files (rules P1, P4, P6 and P63 of `docs/guides/kube-rules.md`).
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::workload::{self, Workload};
 
 /// Maximum total size of all files, in bytes.
 pub const INPUT_MAX: usize = 64 << 20;
-/// Maximum size of the annotations of one object, in bytes (P5).
+/// Maximum size of the annotations of one object, in bytes (rule P5).
 const ANNOTATIONS_MAX: usize = 262_144;
 /// Message for an invalid key of a label or an annotation.
 const NOT_QUALIFIED: &str = "is not a valid key of a label or annotation: use [DNS subdomain/]NAME, where NAME is 1 to 63 characters of A-Z, a-z, 0-9, `-`, `_` and `.`";
-/// Kinds that are unsupported or have no effect on a single host (P63).
+/// Kinds that are unsupported or have no effect on a single host (rule P63).
 const NOT_RUN: [&str; 27] = [
     "ClusterRole",
     "ClusterRoleBinding",
@@ -68,7 +68,7 @@ impl Objects {
 }
 
 /// Reads files, which are given by name and content. The order of ConfigMaps, Secrets and workloads does not matter
-/// (P1). Violations are added to the report.
+/// (rule P1). Violations are added to the report.
 pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mut Report) -> Objects {
     let mut located = Vec::new();
     for (file, text) in files {

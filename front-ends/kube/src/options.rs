@@ -1,11 +1,13 @@
 //! Defines the options of lowering: properties of the host, and choices of the user.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 use std::collections::BTreeMap;
 
 /// Network of pods that do not set `hostNetwork`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodNetwork {
-    /// Only a loopback interface.
+    /// The pods have only a loopback interface.
     #[default]
     None,
     Host,
@@ -38,7 +40,7 @@ pub struct Options {
     pub memory_bytes: u64,
     /// CPU capacity of the node, in thousandths of a CPU.
     pub cpu_millis: u64,
-    /// Host directories that the operator offers as volumes (P57). If `None`, they are unknown and every path is
+    /// Host directories that the operator offers as volumes (rule P57). If `None`, they are unknown and every path is
     /// accepted, for a plan that is only displayed.
     pub host_volumes: Option<Vec<HostVolume>>,
     /// Host directories below which every path may be mounted.

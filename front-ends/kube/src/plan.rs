@@ -1,4 +1,6 @@
 //! Defines plans: pods in start order, each with the run requests for its containers.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -55,7 +57,7 @@ impl Role {
     }
 }
 
-/// Action that runs in a container after its start or before its stop. A hook contains no secret (P13).
+/// Action that runs in a container after its start or before its stop. A hook contains no secret (rule P13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// A program with its arguments.
@@ -105,13 +107,13 @@ pub struct Member {
     pub role: Role,
     /// Run request, including container id and pod id.
     pub request: Wiped<RunRequest>,
-    /// Directories whose files are updated when their Secrets or ConfigMaps change (P55).
+    /// Directories whose files are updated when their Secrets or ConfigMaps change (rule P55).
     pub rotating: BTreeSet<String>,
     /// Hook after the start.
     pub post_start: Option<Hook>,
     /// Hook before the stop.
     pub pre_stop: Option<Hook>,
-    /// True if the image's user must not be root (P44).
+    /// True if the image's user must not be root (rule P44).
     pub non_root: bool,
     /// Path of the container in its object.
     pub path: String,
@@ -131,7 +133,7 @@ pub struct PodPlan {
     pub create: CreatePodRequest,
     /// Containers in start order.
     pub members: Vec<Member>,
-    /// Maximum duration, after which the pod has failed (P27).
+    /// Maximum duration, after which the pod has failed (rule P27).
     pub deadline: Option<Duration>,
     /// Parameters of the pod's Job.
     pub job: Option<JobRun>,

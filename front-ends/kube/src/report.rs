@@ -1,4 +1,6 @@
 //! Collects violations and warnings with their locations.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -19,7 +21,7 @@ pub struct Origin {
     pub document: usize,
     /// Path of the object in its document; `items[2]` in a list, otherwise empty.
     pub base: String,
-    /// `Pod default/web`.
+    /// Object, such as `Pod default/web`.
     pub object: String,
     /// The document, in which lines are looked up.
     pub root: Arc<Node>,
@@ -62,7 +64,7 @@ pub struct Violation {
     pub line: usize,
     /// Column in the line, from 1.
     pub column: usize,
-    /// `Pod default/web`; empty if the document is not an object.
+    /// Object, such as `Pod default/web`; empty if the document is not an object.
     pub object: String,
     /// Path of the field; empty for the whole object.
     pub path: String,
@@ -86,7 +88,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Treatment of unknown fields, duplicate keys, and kinds that are not run (P4).
+/// Treatment of unknown fields, duplicate keys, and kinds that are not run (rule P4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
     /// Unknown fields are violations, as with kubectl.

@@ -1,8 +1,8 @@
-//! Converts CPU requests to CPU weights (P49).
+//! Converts CPU requests to CPU weights (rule P49 of `docs/guides/kube-rules.md`).
 
 use executor_core::quantity::Quantity;
 
-/// Returns the weight for a CPU request (P49): `ceil(10^((L*L + 125*L)/612 - 7/34))` with L = log2 of the shares.
+/// Returns the weight for a CPU request (rule P49): `ceil(10^((L*L + 125*L)/612 - 7/34))` with L = log2 of the shares.
 pub(crate) fn cpu_weight(request: Quantity) -> u32 {
     let shares = (request.millis().saturating_mul(1024) / 1000).clamp(2, 262_144);
     let l = (shares as f64).log2();

@@ -1,4 +1,5 @@
-//! Reads workloads: a pod template, the number of pods, and the strategy for replacing pods (P61, P62).
+//! Reads workloads: a pod template, the number of pods, and the strategy for replacing pods (rules P61 and P62 of
+//! `docs/guides/kube-rules.md`).
 
 mod jobs;
 mod rollout;

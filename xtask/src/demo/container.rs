@@ -21,7 +21,7 @@ pub(super) const OWNER: &str = "1000:1000";
 pub(super) struct Container<'a> {
     daemon: &'a Daemon,
     client: Child,
-    /// Kept open, because `agent-cli run` stops the container if its output is closed.
+    /// Output of `agent-cli run`, kept open because `agent-cli run` stops the container if its output is closed.
     output: Lines<BufReader<ChildStdout>>,
     facts: Vec<(String, String)>,
 }

@@ -59,7 +59,7 @@ impl Screen {
         }
     }
 
-    /// Prints a claim about the executor, and a mark that shows if the claim holds.
+    /// Prints a claim about the executor, and a mark that shows whether the claim holds.
     pub(super) fn claim(&mut self, text: &str, holds: bool) {
         self.tick("", text, holds);
     }

@@ -72,7 +72,7 @@ pub(super) fn measure(contestants: &[(Stage<'_>, Runtime)], rounds: usize) -> an
             let index = (round + turn) % contestants.len();
             let (stage, runtime) = &contestants[index];
             for parallel in PARALLEL {
-                step(&format!("Round {} of {rounds}: {}, {parallel} at once", round + 1, runtime.name));
+                step(&format!("Round {} of {rounds}: {}, {parallel} in parallel", round + 1, runtime.name));
                 figures.rest = figures.rest.max(usage::rest()?);
                 let times = critest(stage, runtime, parallel)?;
                 times.into_iter().for_each(|(name, times)| {
@@ -126,7 +126,7 @@ fn critest(stage: &Stage<'_>, runtime: &Runtime, parallel: usize) -> anyhow::Res
         let kind = name.split('_').next().unwrap_or_default();
         for datapoint in results.datapoints {
             let mut add = |operation: &str, nanoseconds: f64| {
-                times.entry(format!("{operation}, {parallel} at once")).or_default().push(nanoseconds / 1e6);
+                times.entry(format!("{operation}, {parallel} in parallel")).or_default().push(nanoseconds / 1e6);
             };
             let durations = datapoint.operations_durations_ns;
             // Runtimes prepare a container in different calls.
@@ -154,7 +154,7 @@ fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow:
     command.args(["-endpoint", &format!("unix://{}", runtime.socket.display()), "-pods", &PODS.to_string()]);
     let log = stage.directory.join("density.log");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(fs::File::create(&log)?);
-    let mut program = command.spawn().context("cannot start density")?;
+    let mut program = command.spawn().context("cannot start the program density")?;
     let mut line = String::new();
     BufReader::new(program.stdout.take().context("the child has no standard output")?).read_line(&mut line)?;
     let result = serde_json::from_str(&line)
@@ -224,13 +224,13 @@ mod tests {
 
     #[test]
     fn busy_machines_are_named_before_the_table() {
-        let times_ms = Times::from([("StopPod, 1 at once".to_owned(), vec![2.0, 1.0, 3.0])]);
+        let times_ms = Times::from([("StopPod, 1 in parallel".to_owned(), vec![2.0, 1.0, 3.0])]);
         let of = |runtime: &str, times_ms| Figure { runtime: runtime.to_owned(), times_ms, memory_kib_per_pod: 9 };
         let runtimes = vec![of("a 1", times_ms), of("b 2", Times::new())];
         let figures = Figures { rounds: 1, rest: 0.5, runtimes };
         let printed = figures.to_string();
         assert!(printed.starts_with("The machine was busy"), "{printed}");
-        assert!(printed.contains("| StopPod, 1 at once | 2.0, 3.0 | not implemented |\n"), "{printed}");
+        assert!(printed.contains("| StopPod, 1 in parallel | 2.0, 3.0 | not implemented |\n"), "{printed}");
         assert!(printed.ends_with("| memory for each idle pod, KiB | 9 | 9 |\n"), "{printed}");
         assert!(Figures { rest: 0.01, ..figures }.are_valid());
     }

@@ -151,7 +151,7 @@ impl<'a> Start<'a> {
         Self { workspace, supplies, programs, runtime, nodes, images: &[], kubelet: &[] }
     }
 
-    /// Starts a cluster, and returns the result of `with`. Copies the logs to a directory, also after an error.
+    /// Starts a cluster, and returns the result of `with`. Copies the logs to a directory, even after an error.
     fn run<T>(
         &self,
         logs: Option<&Path>,

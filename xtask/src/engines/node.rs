@@ -47,7 +47,7 @@ paths = [\"/\"]
 const TOKEN: &str = "vault-token";
 /// Port of the node's loopback where the provider `vault` is expected.
 pub(super) const VAULT_PORT: u16 = 8200;
-/// Port of the node's loopback where the provider `bao` is expected, which is asked as the pod.
+/// Port of the node's loopback where the provider `bao` is expected, to which executord logs in with the pod's token.
 pub(super) const BAO_PORT: u16 = 8300;
 /// Port of the node's loopback where the provider `vault-tls` is expected, with a certificate of the cluster's CA.
 pub(super) const TLS_VAULT_PORT: u16 = 8201;
@@ -210,7 +210,7 @@ impl Node {
         kill(&self.executord)
     }
 
-    /// Kills the launcher with SIGKILL. It outlives the executord that started it. Returns false if none runs.
+    /// Kills the launcher with SIGKILL. It outlives the executord that started it. Returns false if no launcher runs.
     pub(super) fn kill_launcher(&self) -> anyhow::Result<bool> {
         let all = self.processes(&["executor-launch"]);
         // A child has the same name until it renames itself.

@@ -24,7 +24,7 @@ const SCRIPT: &str = r#"trap '' INT TERM HUP
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private sh -ec "$2"'
 ip link set lo up; echo ready; exec cat' sh "$1" "$3"
 exec >/dev/null
-cat # until the run ends, also if the processes were killed before
+cat # until the run ends, even if the processes were killed before
 find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path "*/*$3*" \) \
     -newer "$1/began" -exec rmdir {} +
 rm -r "$1""#;

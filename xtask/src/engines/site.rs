@@ -114,9 +114,10 @@ impl Site {
     }
 
     fn open(prefix: &str, number: u8) -> anyhow::Result<Self> {
-        // Not in `/tmp`, which pods may mount.
+        // Do not use `/tmp`, which pods may mount.
         let temporary = tempfile::Builder::new().prefix(&format!("executor-{prefix}-")).tempdir_in("/var/tmp")?;
-        // No cgroup name contains another one, because a room removes all cgroups whose names contain its own name.
+        // No cgroup name contains another cgroup name, because a room removes all cgroups whose names contain its own
+        // name.
         let cgroup = format!("{prefix}{number}-{}x", std::process::id());
         let name = if number == 1 { NAME.to_owned() } else { format!("{NAME}{number}") };
         let room = Room::open(temporary.path(), PREPARE, &cgroup).with_context(|| name.clone())?;

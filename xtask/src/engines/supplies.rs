@@ -47,7 +47,7 @@ pub(super) struct Supplies {
 /// Builds critest, and returns its path.
 pub(super) fn critest(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let critest = directory(workspace)?.join("critest");
-    step("Building critest (6 minutes from nothing)");
+    step("Building critest (6 minutes without a cache)");
     let mut command = go(workspace, &["test", "-c", "-o"])?;
     run(command.arg(&critest).arg("sigs.k8s.io/cri-tools/cmd/critest"))?;
     Ok(critest)
@@ -83,7 +83,7 @@ pub(crate) fn program(workspace: &Workspace, name: &str) -> anyhow::Result<PathB
 /// Builds a program of Kubernetes, and returns its path.
 pub(super) fn kubernetes(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
     let program = directory(workspace)?.join(name);
-    step(&format!("Building {name} (the kubelet takes 8 minutes from nothing, the others 1 to 3)"));
+    step(&format!("Building {name} (the kubelet takes 8 minutes without a cache, the others 1 to 3)"));
     // Without a version, checks of the version fail.
     let version = format!("-X k8s.io/component-base/version.gitVersion={KUBERNETES}");
     let mut command = go(workspace, &["build", "-ldflags", &version, "-o"])?;
@@ -112,7 +112,7 @@ pub(super) fn modules(workspace: &Workspace) -> anyhow::Result<()> {
 /// Builds a program of a separate module, and returns its path.
 fn module(workspace: &Workspace, name: &str, module: &str, package: &str) -> anyhow::Result<PathBuf> {
     let program = directory(workspace)?.join(name);
-    step(&format!("Building {name} (1 to 4 minutes from nothing)"));
+    step(&format!("Building {name} (1 to 4 minutes without a cache)"));
     let mut command = go(workspace, &["build", "-o"])?;
     command.arg(&program).arg(package);
     run(command.current_dir(workspace.root.join("integration/engines").join(module)))?;
@@ -131,7 +131,7 @@ const CONFORMANCE: [(&str, &str); 3] = [
 pub(super) fn conformance(workspace: &Workspace, package: &str) -> anyhow::Result<()> {
     let directory = directory(workspace)?;
     let program = format!("{package}.test");
-    step(&format!("Building {program}, ginkgo and agnhost (6 minutes from nothing)"));
+    step(&format!("Building {program}, ginkgo and agnhost (6 minutes without a cache)"));
     let (major, minor) =
         KUBERNETES.trim_start_matches('v').split_once('.').context("the version of Kubernetes contains no dot")?;
     let minor = minor.split('.').next().unwrap_or(minor);

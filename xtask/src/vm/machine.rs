@@ -47,10 +47,10 @@ pub(super) struct Shown {
 
 /// Handling of changes to the machine's disk.
 pub(super) enum Changes {
-    /// Discarded with the machine.
+    /// Changes are discarded with the machine.
     Discarded,
-    /// Stored in this qcow2 file. qemu keeps the tables of newly written blocks in its own memory until the guest
-    /// flushes its disk. If qemu is killed, unflushed data is lost, like on a disk with a volatile cache.
+    /// Changes are stored in this qcow2 file. qemu keeps the tables of newly written blocks in its own memory until the
+    /// guest flushes its disk. If qemu is killed, unflushed data is lost, like on a disk with a volatile cache.
     Stored(PathBuf),
 }
 

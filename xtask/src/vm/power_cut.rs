@@ -94,7 +94,8 @@ pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result
         println!("{:#}", json!({"passed": true, "cuts": cuts, "answered": answered, "durable": durable, "lost": lost}));
     }
     eprintln!(
-        "{cuts} cuts: {answered} containers; all {durable} required ones are known; {lost} of the others have no result"
+        "{cuts} cuts: {answered} containers; all {durable} required results are known; \
+         {lost} other containers have no result"
     );
     Ok(ExitCode::SUCCESS)
 }

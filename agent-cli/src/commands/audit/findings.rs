@@ -1,7 +1,7 @@
 //! Evaluates the searches of an audit.
 //!
-//! A finding has a canary and a place. It records whether the canary was found while the container ran, whether this
-//! was expected, and whether the canary was found after the exit.
+//! A finding has a canary and a place. It records whether the canary was found while the container ran, whether the
+//! place was expected, and whether the canary was found after the exit.
 
 use executor_residue::{Hit, Place, Report, Unsearched};
 
@@ -105,11 +105,11 @@ impl Row {
 /// Times at which a canary was found at a place, and whether this was expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Found while the container ran.
+    /// True if the canary was found while the container ran.
     pub(crate) while_running: bool,
-    /// Found at an unexpected place while the container ran.
+    /// True if the canary was found at an unexpected place while the container ran.
     pub(crate) astray: bool,
-    /// Found one second after the container's exit.
+    /// True if the canary was found one second after the container's exit.
     pub(crate) after: bool,
 }
 

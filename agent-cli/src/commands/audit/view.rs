@@ -127,7 +127,7 @@ fn statement(findings: &Findings) -> String {
     if searched.kernel_bytes > 0 {
         text += &format!(", and {} of the machine's memory", bytes(searched.kernel_bytes));
     }
-    text += "; any 31 bytes of a canary are a match, also in base64 and hexadecimal.\n";
+    text += "; any 31 bytes of a canary are a match, as text, base64 or hexadecimal.\n";
     for one in &findings.unsearched {
         text += &format!("Not searched: {} ({})\n", plain(&one.what), plain(&one.why));
     }
@@ -172,7 +172,7 @@ pub(crate) struct Json {
 struct JsonKind {
     kind: &'static str,
     offered: bool,
-    /// True if it was found in the container itself.
+    /// True if the input was found in the container itself.
     proven: bool,
     places: Vec<JsonPlace>,
 }

@@ -210,9 +210,9 @@ fn target(from: Local<'_>, path: &str, there: Option<&PathStat>) -> Result<(Stri
     match (meta.is_dir(), there.map(PathStat::kind)) {
         (true, Some(Kind::Directory)) if contents => Ok((path.to_owned(), None)),
         (_, Some(Kind::Directory)) => Ok((path.to_owned(), own)),
-        (true, Some(_)) => refused("exists and is not a directory"),
+        (true, Some(_)) => refused("the destination exists and is not a directory"),
         (true, None) => Ok(named()),
-        (false, _) if path.ends_with('/') => refused("is not a directory"),
+        (false, _) if path.ends_with('/') => refused("the destination is not a directory"),
         (false, _) => Ok(named()),
     }
 }

@@ -138,7 +138,7 @@ fn distinct_names(outputs: &Outputs) -> Result<(), Failure> {
     }
 }
 
-/// Checks outputs and destination before a run, so that errors are not reported only after it.
+/// Checks outputs and destination before a run, so that an error is reported before the container is created.
 pub(crate) fn check_destination(outputs: &Outputs, destination: &Path) -> Result<(), Failure> {
     distinct_names(outputs)?;
     place(Source::Everything, destination, at(destination)?)?;
@@ -150,8 +150,8 @@ struct Sink<'a> {
     session: &'a Session,
     wanted: &'a Wanted,
     to: To<'a>,
-    /// Set at the first file, which shows whether the source is a file or a directory: destination, and true for a
-    /// file.
+    /// Destination, and true if the source is a file. Set at the first file, whose path shows whether the source is a
+    /// file or a directory.
     tree: Option<(Tree, Place, bool)>,
     current: Option<(OutputFile, Option<Partial>)>,
     /// Remaining bytes of the current file.

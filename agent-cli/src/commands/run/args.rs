@@ -72,8 +72,8 @@ pub(crate) struct RunArgs {
     pub(crate) replace: bool,
     /// Id of the container [default: a new UUID]
     ///
-    /// If a container with this id was created by the same request, nothing is started: its output and result are
-    /// shown.
+    /// If a container with this id was created by the same request, nothing is started, and the output and result of
+    /// that container are shown.
     #[arg(long, help_heading = "Container")]
     pub(crate) id: Option<String>,
     /// Id of a reservation (`agent-cli reserve`), which becomes the container's id; rejected if it has expired
@@ -93,9 +93,9 @@ pub(crate) struct RunArgs {
     /// Until it is started, the container counts as running, and its secrets are in memory. `stop` or `rm -f` ends it.
     #[arg(long, conflicts_with = "keep", help_heading = "Container")]
     pub(crate) hold: bool,
-    /// Remove the completed container, also with --detach
+    /// Remove the completed container, even with --detach
     ///
-    /// Without --detach and --keep this is the default.
+    /// This option is the default without --detach and --keep.
     #[arg(long, conflicts_with = "keep", help_heading = "Container")]
     pub(crate) rm: bool,
     /// Do not delete the container when it has completed

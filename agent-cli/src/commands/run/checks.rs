@@ -17,7 +17,7 @@ pub(crate) struct CheckArgs {
     /// if the port accepts a connection, and COMMAND, run by /bin/sh in the container, if it exits with 0.
     ///
     /// Append options to an HTTP or TCP check: `,interval=10s`, `,timeout=3s`, `,delay=5s` (before the first check),
-    /// `,healthy=2` and `,unhealthy=5` (required consecutive successes and failures); to an HTTP check also
+    /// `,healthy=2` and `,unhealthy=5` (required consecutive successes and failures). An HTTP check also accepts
     /// `,status=204` and `,header=NAME:VALUE`, each as often as needed. `inspect` shows checks, so do not put secrets
     /// into them.
     #[arg(long, value_name = "CHECK", value_parser = check)]

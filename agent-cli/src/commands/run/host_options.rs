@@ -67,7 +67,7 @@ pub(crate) struct HostArgs {
     /// NVIDIA GPUs by CDI: all, a number, or device=NAME,...; same as --device nvidia.com/gpu=NAME for each
     #[arg(long, value_name = "GPUS", value_parser = gpus, help_heading = "Isolation")]
     gpus: Option<Gpus>,
-    /// AppArmor profile, one of those in executord's configuration
+    /// AppArmor profile that executord's configuration lists
     #[arg(long, value_name = "NAME", help_heading = "Isolation")]
     apparmor_profile: Option<String>,
 }

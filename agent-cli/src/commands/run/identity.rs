@@ -16,8 +16,8 @@ pub(crate) struct IdentityArgs {
     ///
     /// The files are /etc/cf-instance-credentials/instance.crt and instance.key by default; CF_INSTANCE_CERT and
     /// CF_INSTANCE_KEY have their paths. executord replaces them before the certificate expires. The certificate
-    /// contains the container's id, and the names of the other options of this section, each of which implies this one.
-    /// executord's configuration (`[identity]`) restricts the names.
+    /// contains the container's id, and the names of the other options of this section, each of which implies
+    /// --identity. executord's configuration (`[identity]`) restricts the names.
     #[arg(long)]
     identity: bool,
     /// Organizational unit in the certificate's subject, such as app:GUID; can be repeated

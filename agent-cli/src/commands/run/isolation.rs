@@ -32,7 +32,7 @@ pub(crate) struct IsolationArgs {
     /// PID namespace: `host` shows the host's processes, `container:ID` joins a running member of the same pod
     ///
     /// `host` requires --userns host, and permission in executord's configuration (allow_host_pid). `container:ID`
-    /// requires --pod; when that container ends, this one is killed.
+    /// requires --pod; when that container exits, the new container is killed.
     #[arg(long, value_name = "NAMESPACE", value_parser = pid_namespace)]
     pid: Option<PidNamespace>,
     /// IPC namespace: `host` gives access to the host's System V IPC and /dev/shm
@@ -43,7 +43,7 @@ pub(crate) struct IsolationArgs {
     /// Supplementary group of every process: a number, or a name in the container's /etc/group; can be repeated
     #[arg(long, value_name = "GROUP", value_delimiter = ',')]
     group_add: Vec<String>,
-    /// Give processes only the groups of --group-add and the group of their user, and none of those that /etc/group
+    /// Give processes only the groups of --group-add and the group of their user, and not the groups that /etc/group
     /// adds
     #[arg(long)]
     strict_groups: bool,
@@ -66,7 +66,7 @@ pub(crate) struct IsolationArgs {
     /// repeated
     ///
     /// no-new-privileges=false lets set-user-id programs work, seccomp=unconfined removes the system call filter, and
-    /// systempaths=unconfined the masked and read-only paths of /proc and /sys. Each needs permission in executord's
+    /// systempaths=unconfined removes the restrictions on paths of /proc and /sys. Each needs permission in executord's
     /// configuration (allow_new_privileges, allow_no_seccomp, allow_unmasked). seccomp=FILE is --seccomp-profile, and
     /// apparmor=NAME is --apparmor-profile.
     #[arg(long, value_name = "OPTION", value_parser = security_opt)]
@@ -142,7 +142,7 @@ enum SecurityOpt {
     SystemPathsUnconfined,
 }
 
-/// Parses docker's options. Docker accepts `:` instead of `=`, too.
+/// Parses docker's options. Like docker, accepts `:` instead of `=`.
 fn security_opt(text: &str) -> Result<SecurityOpt, String> {
     let (name, value) = match text.split_once('=').or_else(|| text.split_once(':')) {
         Some((name, value)) => (name, value),
@@ -262,7 +262,7 @@ impl IsolationArgs {
                 SecurityOpt::NewPrivileges(allowed) => request.allow_new_privileges = allowed,
                 SecurityOpt::SeccompUnconfined => request.seccomp_unconfined = true,
                 SecurityOpt::SeccompProfile(path) => request.seccomp_profile = profile(&path)?,
-                // In docker, no profile; here no profile is the default.
+                // In docker, `unconfined` selects no profile, which is the default here.
                 SecurityOpt::AppArmor(profile) if profile == "unconfined" => request.apparmor_profile.clear(),
                 SecurityOpt::AppArmor(profile) => request.apparmor_profile = profile,
                 SecurityOpt::SystemPathsUnconfined => {
@@ -285,7 +285,7 @@ fn profile(path: &std::path::Path) -> Result<String, Failure> {
     let mut text = String::new();
     file.take(PROFILE_MAX + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
     if text.len() as u64 > PROFILE_MAX {
-        return Err(wrong(format!("is larger than the maximum of {PROFILE_MAX} bytes")));
+        return Err(wrong(format!("the file is larger than the maximum of {PROFILE_MAX} bytes")));
     }
     // executord uses its own filter if the profile in a request is empty, even if other filters are not allowed.
     if text.trim().is_empty() {

@@ -26,7 +26,7 @@ pub(crate) struct LoggingArgs {
     /// Tag of the container's log, for log sinks; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = units::label)]
     log_tag: Vec<(String, String)>,
-    /// File of the host to which the output is appended, too: /var/log/pods/web/0.log
+    /// File of the host to which the output is appended in addition to the log: /var/log/pods/web/0.log
     ///
     /// The file has the format of the Kubernetes container runtime interface. It is not rotated and not removed; see
     /// reopen-log. executord's configuration lists the permitted directories (log_dirs).

@@ -24,8 +24,8 @@ pub(crate) struct OutputArgs {
     pub(crate) output_max: Option<u64>,
     /// Directory to fetch the outputs into when the container has completed; created if it does not exist
     ///
-    /// Files of --output keep their names, files below --output-dir their relative paths. If the outputs cannot be
-    /// fetched, the container is kept.
+    /// Files of --output keep their names, and files below --output-dir keep their relative paths. If the outputs
+    /// cannot be fetched, the container is kept.
     #[arg(long, value_name = "DEST")]
     pub(crate) output_to: Option<PathBuf>,
 }

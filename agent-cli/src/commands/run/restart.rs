@@ -21,7 +21,7 @@ pub(crate) struct RestartArgs {
     /// Delay after the second consecutive exit [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = units::grace, requires = "restart")]
     restart_delay: Option<Duration>,
-    /// Maximum delay; a run of twice this time resets the delay [default: 5m]
+    /// Maximum delay; a run of twice the maximum resets the delay [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = units::grace, requires = "restart")]
     restart_delay_max: Option<Duration>,
 }

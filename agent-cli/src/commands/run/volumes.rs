@@ -28,7 +28,7 @@ pub(crate) struct VolumeArgs {
     ///
     /// NAME is the name or the directory of a volume in executord's configuration, or a path below its
     /// policy.host_paths. PATH alone creates an empty volume, which is removed with the container. Options are ro, rro
-    /// (mounts below it, too) and, for paths below policy.host_paths, rbind (with the mounts below it), rslave,
+    /// (including mounts below it) and, for paths below policy.host_paths, rbind (with the mounts below it), rslave,
     /// rshared, suid and dev.
     #[arg(long, short, value_name = "[NAME:]PATH[:OPTIONS]", value_parser = volume, help_heading = "Container")]
     volume: Vec<VolumeMount>,
@@ -124,7 +124,7 @@ fn not_lent(path: &str, info: &InfoResponse) -> String {
         "--volume {path}: executord does not offer this path; it offers {lent}. To offer it, the operator \
          (1) adds a table [[volumes]] with name and path = \"{path}\", or a directory above it to host_paths of [policy], in \
          executord's configuration file; (2) restarts executord; (3) for a volume that is not :ro, makes a \
-         directory above it root's own (chmod 0700), or mounts its file system nosuid"
+         directory above it accessible only to root (chmod 0700), or mounts its file system nosuid"
     ))
 }
 

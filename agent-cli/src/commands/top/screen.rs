@@ -98,7 +98,7 @@ impl Screen {
         }
     }
 
-    /// Sets the current reading; the old reading becomes the previous one.
+    /// Sets the current reading; the old reading becomes the previous reading.
     pub(crate) fn take(&mut self, readings: Vec<ContainerStats>) {
         self.before = std::mem::replace(&mut self.readings, readings);
     }

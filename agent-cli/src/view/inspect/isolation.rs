@@ -50,7 +50,7 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
         }
     }
     if spec.init {
-        table.pair("first process", "an init of the executor's");
+        table.pair("first process", "the executor's init");
     }
     for tmpfs in &spec.tmpfs {
         let mode = tmpfs.mode.unwrap_or(0);
@@ -70,7 +70,7 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     }
     let mut sysctls: Vec<String> = spec.sysctls.iter().map(|(name, value)| format!("{name}={value}")).collect();
     sysctls.sort_unstable();
-    sysctls.into_iter().for_each(|setting| table.pair("setting of the kernel", setting));
+    sysctls.into_iter().for_each(|setting| table.pair("kernel parameter", setting));
     table
 }
 

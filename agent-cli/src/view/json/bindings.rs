@@ -4,11 +4,11 @@ use executor_bindings::{BYTES_MAX, BindingFile, Bindings, Layout, Refused};
 use executor_cli_kit::view::json::encoded;
 use serde::Serialize;
 
-/// `bindings show --json`.
+/// Document of `bindings show --json`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ShownBindings<'a> {
-    /// `directories` or `one_file`.
+    /// Layout: `directories` or `one_file`.
     layout: &'static str,
     /// The variable that names the bindings' location to a process.
     variable: &'static str,
@@ -25,7 +25,7 @@ struct ShownFile<'a> {
     entry: Option<&'a str>,
     size: u64,
     public: bool,
-    /// `utf-8` or `base64`; null without --reveal.
+    /// Encoding: `utf-8` or `base64`; null without --reveal.
     encoding: Option<&'static str>,
     content: Option<String>,
 }
@@ -58,7 +58,7 @@ impl<'a> ShownBindings<'a> {
     }
 }
 
-/// `bindings check --json`.
+/// Document of `bindings check --json`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CheckedBindings {

@@ -50,7 +50,7 @@ pub(crate) struct Container {
     restart: Option<restarts::RestartStatus>,
     /// Time at which a reservation expires; null for other containers.
     reservation_expires_at: Option<String>,
-    /// Set while the container does not change its state in time.
+    /// Quarantine, set while the container does not change its state in time.
     quarantine: Option<super::Quarantine>,
     /// Inputs given by reference.
     secret_sources: Vec<sources::SecretSource>,

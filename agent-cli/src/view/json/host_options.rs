@@ -21,7 +21,7 @@ struct DeviceMount {
     permissions: String,
 }
 
-/// A resource limit of each process; -1 for none.
+/// A resource limit of each process; -1 for no limit.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Ulimit {

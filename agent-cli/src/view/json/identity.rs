@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct InstanceIdentity {
-    /// Hexadecimal.
+    /// Serial number, in hexadecimal.
     serial_number: String,
     not_before: Option<String>,
     not_after: Option<String>,

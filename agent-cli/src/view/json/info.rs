@@ -85,7 +85,7 @@ struct HostDevice {
     permissions: String,
 }
 
-/// Warm containers, and runs that could use one.
+/// Warm containers, and runs that could use a warm container.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct WarmPool {
@@ -95,7 +95,7 @@ struct WarmPool {
     missed: u64,
 }
 
-/// Rules on the images that may run; if `set` is false, every image may.
+/// Rules on the images that may run; if `set` is false, every image may run.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ImagePolicy {

@@ -11,7 +11,7 @@ use crate::view::human::word;
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct RestartPolicy {
-    /// `on_failure` or `always`.
+    /// Mode: `on_failure` or `always`.
     mode: String,
     max_retries: u32,
     min_delay_seconds: Option<f64>,

@@ -28,9 +28,11 @@ type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 /// Returns for each command how many documents it prints, and the schema of a document.
 fn documents() -> Vec<(&'static str, &'static str, Describe)> {
     vec![
-        ("run", "the completed container; with --detach, the running one, and with --hold, the created one", |g| {
-            g.subschema_for::<Container>()
-        }),
+        (
+            "run",
+            "the completed container; with --detach the running container, with --hold the created container",
+            |g| g.subschema_for::<Container>(),
+        ),
         ("ps", "one document", |g| g.subschema_for::<Vec<Container>>()),
         ("inspect", "one document; with several ids a list of id, container and error", |g| {
             g.subschema_for::<Container>()
@@ -59,7 +61,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("secrets", "one document; no other document holds secret values", |g| g.subschema_for::<Secrets>()),
         ("reserve", "one document", |g| g.subschema_for::<Reservation>()),
         ("release", "one document", |g| g.subschema_for::<Vec<Released>>()),
-        ("drain", "a line for each change, the last one with done", |g| g.subschema_for::<Drain>()),
+        ("drain", "a line for each change; done is true in the last line", |g| g.subschema_for::<Drain>()),
         ("health", "one document", |g| g.subschema_for::<Health>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),
         ("system df", "one document", |g| g.subschema_for::<disk::DiskOverview>()),
@@ -209,7 +211,7 @@ const SHOWN: [(&str, &str, &[&str]); 69] = [
 
 /// Returns the keys of a definition that are neither a field of the message, nor a duration field in seconds, nor
 /// listed in `own`.
-fn strangers<'a>(definition: &'a Value, fields: &BTreeSet<String>, own: &[&str]) -> Vec<&'a str> {
+fn unknown_keys<'a>(definition: &'a Value, fields: &BTreeSet<String>, own: &[&str]) -> Vec<&'a str> {
     let keys = definition["properties"].as_object().unwrap().keys();
     let is_known = |key: &&str| {
         fields.contains(*key)
@@ -225,10 +227,10 @@ fn keys_have_the_names_of_the_interface() {
     for (shown, message, own) in SHOWN {
         let definition = &schema["$defs"][shown];
         assert!(definition.is_object(), "{shown}");
-        assert_eq!(strangers(definition, &fields[message], own), [""; 0], "{shown} shows {message}");
+        assert_eq!(unknown_keys(definition, &fields[message], own), [""; 0], "{shown} shows {message}");
     }
     let renamed = json!({ "properties": { "size_bytes": {}, "path": {}, "public": {} } });
-    assert_eq!(strangers(&renamed, &fields["SecretFile"], &[]), ["size_bytes"], "the control");
+    assert_eq!(unknown_keys(&renamed, &fields["SecretFile"], &[]), ["size_bytes"], "the control");
 }
 
 /// The type of an ending has a single definition, used in events and in containers.

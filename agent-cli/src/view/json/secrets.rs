@@ -17,7 +17,7 @@ pub(crate) struct Secrets {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SecretVariable {
     name: String,
-    /// `utf-8` or `base64`.
+    /// Encoding: `utf-8` or `base64`.
     encoding: &'static str,
     value: String,
 }
@@ -34,7 +34,7 @@ struct SecretArgument {
 struct SecretContent {
     path: String,
     public: bool,
-    /// `utf-8` or `base64`.
+    /// Encoding: `utf-8` or `base64`.
     encoding: &'static str,
     content: String,
 }

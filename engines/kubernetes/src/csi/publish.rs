@@ -40,7 +40,7 @@ pub(super) async fn publish(node: &Arc<Node>, settings: &Csi, request: NodePubli
         Ok(())
     })
     .await?;
-    // After a restart of executord its containers have no token, so an unchanged token is sent again, too.
+    // After a restart of executord, its containers have no token, so even an unchanged token is sent again.
     if let Some(token) = token {
         containers::renew_token(node, &id, &token).await;
     }

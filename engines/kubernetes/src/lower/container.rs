@@ -146,7 +146,7 @@ mod tests {
         assert!(lowered(&config).unwrap_err().contains("the sandbox is not privileged"));
     }
 
-    /// Rule C30: a container joins the processes of its target container.
+    /// Rule C30: a container joins the PID namespace of its target container.
     #[test]
     fn targets_are_joined() {
         let options = |target: &str| {

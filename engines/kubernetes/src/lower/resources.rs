@@ -50,7 +50,7 @@ pub(crate) fn change(resources: &LinuxContainerResources, violations: &mut Viola
             }
         },
     };
-    // Under cgroup version 2 the kubelet sets the swap limit by this file.
+    // With cgroup version 2, the kubelet sets the swap limit in this file.
     if let Some(swap) = limits.unified.remove(SWAP_MAX) {
         limits.swap_bytes = match swap.as_str() {
             _ if limits.memory_bytes == 0 => None,

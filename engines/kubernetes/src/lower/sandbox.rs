@@ -87,7 +87,7 @@ pub(crate) fn lower(
     check_texts(&config.labels, &config.annotations, &mut violations);
     if !matches!(handler, "" | HANDLER | HOST_HANDLER) {
         let name: String = handler.chars().take(HANDLER_SHOWN_MAX).collect();
-        let why = format!("there is no {name:?}; the handlers are {HANDLER:?}, {HOST_HANDLER:?} and an empty one");
+        let why = format!("there is no handler {name:?}; use {HANDLER:?}, {HOST_HANDLER:?} or an empty name");
         violations.add("runtime_handler", why);
     }
     let (linux, security, options) = (config.linux.clone().unwrap_or_default(), security(config), namespaces(config));
@@ -160,7 +160,7 @@ fn id_map(options: Option<&CriUserNamespace>, field: &str, violations: &mut Viol
                 return Some(IdMapping { container_id: 0, host_id, length });
             }
             [_] => violations.add(field, "the mapping must begin with id 0 of the container"),
-            several => violations.add(field, format!("{} mappings; exactly one is supported", several.len())),
+            several => violations.add(field, format!("has {} mappings; exactly one is supported", several.len())),
         },
         NamespaceMode::Container | NamespaceMode::Target => violations.add(field, "the mode must be POD or NODE"),
     }
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!((dns.servers, dns.options), (vec!["192.0.2.9".to_owned()], vec![]));
     }
 
-    /// Rule C19: sysctls of the request win.
+    /// Rule C19: sysctls of the request take precedence over the defaults.
     #[test]
     fn sysctls_of_the_request_win() {
         let mut config = config(NamespaceOption::default());
@@ -384,7 +384,8 @@ mod tests {
         let status = lower("id", &config, "gvisor", &host(), UserNamespaces::All).unwrap_err();
         let message = status.message();
         assert!(
-            message.contains("runtime_handler: there is no \"gvisor\"") && message.contains("requires run_as_user"),
+            message.contains("runtime_handler: there is no handler \"gvisor\"")
+                && message.contains("requires run_as_user"),
             "{message}"
         );
     }

@@ -137,7 +137,8 @@ fn read_profile(path: &str, violations: &mut Violations) -> String {
     let read = std::fs::metadata(file).and_then(|metadata| match metadata.len() {
         0..=PROFILE_MAX if metadata.is_file() => std::fs::read_to_string(file),
         bytes => {
-            let why = format!("must be a regular file of at most {PROFILE_MAX} bytes; the size is {bytes} bytes");
+            let why =
+                format!("the profile must be a regular file of at most {PROFILE_MAX} bytes; the size is {bytes} bytes");
             Err(std::io::Error::other(why))
         }
     });
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(run.masked_paths, Some(PathList::default()));
     }
 
-    /// Rule C27: the new field wins over the older one.
+    /// Rule C27: the new field takes precedence over the older field.
     #[test]
     #[allow(deprecated)]
     fn newer_profiles_win() {
@@ -207,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Rule C27: drop ALL, add ALL, then drop single names.
+    /// Rule C27: ALL applies before single names, and a capability that is dropped by name is not added.
     #[test]
     fn dropped_capabilities_are_not_added() {
         let list = |names: &[&str]| names.iter().map(|&name| name.into()).collect();

@@ -39,7 +39,7 @@ impl std::fmt::Debug for PodToken {
 
 impl PodToken {
     /// Reads the token for the provider of a volume; `None` if the provider is not in `audiences`. `secrets` and
-    /// `context` are those of the request: the CSIDriver decides which of them has the tokens.
+    /// `context` are from the request: the CSIDriver decides which of them contains the tokens.
     pub(crate) fn read(
         (provider, role): (&str, &str),
         audiences: &BTreeMap<String, String>,

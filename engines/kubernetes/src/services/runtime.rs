@@ -36,7 +36,8 @@ impl Runtime {
 /// Response stream of methods that are not implemented.
 type EmptyStream<T> = Empty<Result<T, Status>>;
 
-/// Returns the status of a method that is not implemented, in the words of gRPC's Go server: clients compare them.
+/// Returns the status of a method that is not implemented. The message is the same as from gRPC's Go server, because
+/// clients compare it.
 fn unimplemented<T>(method: &str, remedy: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(format!("method {method} not implemented{remedy}")))
 }

@@ -26,8 +26,8 @@ use crate::registry::RegistryArgs;
 
 /// Check, show and install bundles of operators (registry+v1) and of Kubernetes objects (plain+v0)
 ///
-/// SOURCE is a directory, a tar archive (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout
-/// or in an archive (oci:PATH or oci:PATH:NAME, or the path alone), or a git commit
+/// SOURCE is a directory, a tar archive (optionally compressed with gzip), an image of a registry (docker://REFERENCE),
+/// in an OCI layout or in an archive (oci:PATH or oci:PATH:NAME, or the path alone), or a git commit
 /// (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
@@ -61,14 +61,14 @@ enum Command {
     Install(Box<InstallArgs>),
     /// Upgrade an installation along its catalog's graph, or to a source
     ///
-    /// The new revision's pods are created next to the old ones. When they are ready, the new revision becomes current
-    /// and the old pods are removed; otherwise the old revision stays.
+    /// The new revision's pods are created while the old pods run. When the new pods are ready, the new revision
+    /// becomes current and the old pods are removed; otherwise the old revision stays.
     Upgrade(Box<UpgradeArgs>),
     /// Return to an earlier revision, as a new revision
     Rollback(RollbackArgs),
     /// Show an installation: conditions and revisions
     Status(NameArg),
-    /// Show past events of installations, and with --follow new ones as they occur
+    /// Show past events of installations, and new events with --follow
     Events(EventsArgs),
     /// List installations
     List,
@@ -234,7 +234,7 @@ fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Writes into a temporary directory next to the requested one and renames it, so that the result is complete or
+/// Writes into a temporary directory next to the requested directory and renames it, so that the result is complete or
 /// absent.
 fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
     let (_, files, bundle) = validated(&args.source)?;

@@ -22,9 +22,9 @@ pub(crate) const PROGRAM: &str = "agent-cli-catalog";
 
 /// Check and show file-based catalogs of operators (OLM)
 ///
-/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of one (also with gzip), an
-/// image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH or oci:PATH:NAME, or the path
-/// alone), or a git commit (git:REPOSITORY@COMMIT[#DIRECTORY]).
+/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of such files (optionally
+/// compressed with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH or
+/// oci:PATH:NAME, or the path alone), or a git commit (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
     name = PROGRAM,

@@ -206,8 +206,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// If a bundle cannot be read or breaks rules, records this (I5). A malformed source argument names no bundle and
-    /// is not recorded.
+    /// Records the error if a bundle cannot be read or breaks rules (rule I5 of `docs/guides/bundles.md`). A malformed
+    /// source argument names no bundle and is not recorded.
     fn unpacked<T>(&self, locked: &Locked, it: &mut Installation, read: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(error) = &read
             && !matches!(error, Failure::Usage(_))

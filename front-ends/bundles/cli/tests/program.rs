@@ -183,7 +183,7 @@ fn failed_revision_leaves_previous_one() {
     assert_eq!(condition(&status, "Installed"), ("False".into(), "UpgradeFailed".into()));
     assert_eq!(condition(&status, "Healthy"), ("True".into(), "Healthy".into()));
     assert_eq!(condition(&status, "Unpacked"), ("True".into(), "UnpackSuccessful".into()));
-    // I5: if a bundle cannot be read, this is also recorded as a condition.
+    // Rule I5: an unreadable bundle is recorded as a condition.
     fs::write(world.dir.path().join("two/manifests/bad.yaml"), "a: [").unwrap();
     assert!(world.refused(&["upgrade", "demo", "two"]).contains("is refused: 1 fault"));
     let status = world.good(&["--json", "status", "demo"]);
@@ -348,7 +348,7 @@ fn objects_needing_api_server_require_partial_flag() {
         "{reported}"
     );
     assert!(world.plays().is_empty() && world.good(&["list"]).lines().count() == 1);
-    // I5: if a bundle is refused while another revision runs, this is recorded as a condition.
+    // Rule I5: a bundle that is refused while another revision runs is recorded as a condition.
     world.bundle("two", "");
     world.good(&["install", "demo", "two"]);
     assert!(world.refused(&["upgrade", "demo", "one"]).contains("--partial"));
@@ -363,7 +363,7 @@ fn objects_needing_api_server_require_partial_flag() {
     assert_eq!(condition(&status, "Installed"), ("True".into(), "InstallationSucceeded".into()));
 }
 
-/// I1: a bundle's content matches its pin. I2: a source is complete. I3: a source is pinned.
+/// Rule I1: a bundle's content matches its pin. Rule I2: a source is complete. Rule I3: a source is pinned.
 #[test]
 fn i1_i2_i3_pinned_sources_are_immutable() {
     let world = World::new();

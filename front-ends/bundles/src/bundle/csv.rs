@@ -1,5 +1,7 @@
 //! Reads the ClusterServiceVersion of an operator (deployments, owned and required APIs) and validates it as
 //! operator-framework/api does.
+//!
+//! Rules are numbered as in `docs/guides/bundles.md`.
 
 use std::collections::BTreeSet;
 
@@ -210,7 +212,7 @@ fn is_true(node: Option<&Node>) -> bool {
     matches!(node.map(|node| &node.value), Some(Value::Bool(true)))
 }
 
-/// Checks B12 and the allowed combinations of install modes.
+/// Checks the install modes (rule B12), and their allowed combinations.
 fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
     let modes = list(node, &["spec", "installModes"]);
     if modes.is_empty() {

@@ -1,4 +1,5 @@
-//! Validates CustomResourceDefinitions with the checks of operator-framework/api, except for their schemas (B9).
+//! Validates CustomResourceDefinitions with the checks of operator-framework/api, except for their schemas (rule B9 of
+//! `docs/guides/bundles.md`).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
 //! Reads the annotations and dependencies in `metadata/` of a registry+v1 bundle.
+//!
+//! Rules are numbered as in `docs/guides/bundles.md`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -139,7 +141,7 @@ fn evaluate(found: &Metadata, detected: &str, faults: &mut Faults) {
     }
 }
 
-/// Reads dependencies (B13).
+/// Reads dependencies (rule B13).
 fn dependencies(all: &[Node], place: &str, faults: &mut Faults) -> Vec<Dependency> {
     let mut found = Vec::new();
     for (index, node) in all.iter().enumerate() {

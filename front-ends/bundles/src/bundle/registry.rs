@@ -1,4 +1,6 @@
 //! Reads registry+v1 bundles: a CSV and other objects in `manifests/`, annotations and dependencies in `metadata/`.
+//!
+//! Rules are numbered as in `docs/guides/bundles.md`.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +15,7 @@ use crate::source::Files;
 const CSV: &str = "ClusterServiceVersion";
 /// Kind of the objects that define custom resources.
 const CRD: &str = "CustomResourceDefinition";
-/// Kinds of objects that a bundle may have (B10).
+/// Kinds of objects that a bundle may have (rule B10).
 const KINDS: [&str; 22] = [
     "ClusterRole",
     "ClusterRoleBinding",
@@ -163,7 +165,7 @@ fn service_accounts(csv: &Csv, objects: &[Object], faults: &mut Faults) {
     }
 }
 
-/// Checks rules B7, B8 and B9 on the definitions that the CSV owns and those in the bundle.
+/// Checks the definitions that the CSV owns and the definitions in the bundle (rules B7, B8 and B9).
 fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut there = BTreeSet::new();
     let mut names = BTreeSet::new();
@@ -196,7 +198,7 @@ fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mu
     }
 }
 
-/// Checks B11: the object's metadata must be valid for an API server.
+/// Checks that the object's metadata is valid for an API server (rule B11).
 fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut wrong = |message: String| {
         faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name));

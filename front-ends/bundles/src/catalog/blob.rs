@@ -26,7 +26,7 @@ pub const BUNDLE: &str = "olm.bundle";
 pub const DEPRECATIONS: &str = "olm.deprecations";
 
 object! { top
-    /// `olm.package`.
+    /// Object with the schema `olm.package`.
     pub struct PackageBlob {
         schema("schema"): String,
         name("name"): String,
@@ -47,7 +47,7 @@ object! {
 }
 
 object! { top
-    /// `olm.channel`.
+    /// Object with the schema `olm.channel`.
     pub struct ChannelBlob {
         schema("schema"): String,
         name("name"): String,
@@ -72,7 +72,7 @@ object! {
 }
 
 object! { top
-    /// `olm.deprecations`.
+    /// Object with the schema `olm.deprecations`.
     pub struct DeprecationsBlob {
         schema("schema"): String,
         package("package"): String,
@@ -162,13 +162,13 @@ pub struct BundleBlob {
 /// An object of a catalog.
 #[derive(Clone, Debug)]
 pub enum Blob {
-    /// `olm.package`.
+    /// Object with the schema `olm.package`.
     Package(PackageBlob),
-    /// `olm.channel`.
+    /// Object with the schema `olm.channel`.
     Channel(ChannelBlob),
-    /// `olm.bundle`.
+    /// Object with the schema `olm.bundle`.
     Bundle(BundleBlob),
-    /// `olm.deprecations`.
+    /// Object with the schema `olm.deprecations`.
     Deprecations(DeprecationsBlob),
     /// An object with another schema.
     Other {
@@ -210,7 +210,7 @@ fn guess(form: Form, text: &str) -> &'static str {
         Form::Yaml => memmem::find(text.as_bytes(), b"\nschema:").map(|at| at + 7),
     };
     let rest = found.map_or("", |at| &text[at..]).trim_start_matches([':', ' ', '"', '\'']);
-    // All four begin with `olm.`; none is a prefix of another one.
+    // All four schemas begin with `olm.`, and none is a prefix of another.
     [DEPRECATIONS, PACKAGE, CHANNEL, BUNDLE].into_iter().find(|schema| rest.starts_with(schema)).unwrap_or_default()
 }
 

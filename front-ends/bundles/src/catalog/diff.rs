@@ -8,15 +8,15 @@ use super::blob::{BUNDLE, Blob};
 use super::load::Objects;
 use super::model::{Catalog, Package};
 
-/// A change from the old catalog to the new one.
+/// A change from the old catalog to the new catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     pub package: String,
-    /// `package`, `channel`, `bundle` or `deprecation`.
+    /// Kind of the object: `package`, `channel`, `bundle` or `deprecation`.
     pub what: &'static str,
     /// Name of the channel or bundle; empty for the package.
     pub name: String,
-    /// `added`, `removed` or `changed`.
+    /// Kind of the change: `added`, `removed` or `changed`.
     pub how: &'static str,
     /// Details for users, such as versions and heads.
     pub detail: String,

@@ -1,5 +1,5 @@
 //! Lists the files of a catalog: one file, or the files of a directory that no `.indexignore` file excludes (rules C1
-//! and C2).
+//! and C2 of `docs/guides/catalogs.md`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -59,7 +59,7 @@ pub fn list(root: &Path) -> Result<Listing, FilesError> {
 
 struct Walk<'a> {
     root: &'a Path,
-    /// Patterns of each directory from the root to the current one, with the path of the `.indexignore` file.
+    /// Patterns of each directory from the root to the current directory, with the path of the `.indexignore` file.
     ignored: Vec<(PathBuf, Patterns)>,
     steps: Steps,
     listing: Listing,
@@ -140,7 +140,7 @@ fn patterns(path: &Path) -> Result<Patterns, FilesError> {
         // A directory with that name is ignored, as in git.
         Ok(metadata) if metadata.is_dir() => Ok(Patterns::default()),
         Ok(_) => {
-            let why = format!("must be a regular file of at most {IGNORE_MAX} bytes");
+            let why = format!("the patterns must be in a regular file of at most {IGNORE_MAX} bytes");
             Err(FilesError::Pattern { path: path.to_owned(), why })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Patterns::default()),

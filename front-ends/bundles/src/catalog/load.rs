@@ -1,5 +1,7 @@
 //! Reads a catalog. One thread splits files into documents, and other threads parse the documents. Only a few documents
 //! are in memory at a time; of each document, only the fields that the model needs are kept.
+//!
+//! Rules are numbered as in `docs/guides/catalogs.md`.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Builds packages, channels and bundles from the objects of a catalog, and validates them by rules C4 to C14.
+//! Builds packages, channels and bundles from the objects of a catalog, and validates them by rules C4 to C14 of
+//! `docs/guides/catalogs.md`.
 //!
 //! A catalog is refused if operator-registry's `opm validate` refuses it. All violations are reported together.
 
@@ -141,13 +142,13 @@ impl Catalog {
 struct Building {
     catalog: Catalog,
     faults: Faults,
-    /// Bundles that exist, including invalid ones.
+    /// Bundles that exist, including invalid bundles.
     named: BTreeSet<(String, String)>,
     deprecated: BTreeSet<String>,
 }
 
 impl Building {
-    /// Checks C4.
+    /// Checks a package (rule C4).
     fn package(&mut self, blob: &blob::PackageBlob, place: String) {
         let name = &blob.name;
         if name.is_empty() {
@@ -169,7 +170,7 @@ impl Building {
         self.catalog.packages.insert(name.clone(), package);
     }
 
-    /// Checks C5.
+    /// Checks a channel (rule C5).
     fn channel(&mut self, blob: &ChannelBlob, place: String) {
         let ChannelBlob { name, package: package_name, .. } = blob;
         let Some(package) = self.catalog.packages.get_mut(package_name) else {
@@ -213,7 +214,7 @@ impl Building {
         package.channels.insert(name.clone(), channel);
     }
 
-    /// Checks C6 and C13.
+    /// Checks a bundle (rules C6 and C13).
     fn bundle(&mut self, blob: &BundleBlob, place: &str) {
         let (name, package_name) = (&blob.name, &blob.package);
         let Some(package) = self.catalog.packages.get_mut(package_name) else {
@@ -251,7 +252,7 @@ impl Building {
         package.bundles.insert(name.clone(), bundle);
     }
 
-    /// Checks C14.
+    /// Checks deprecations (rule C14).
     fn deprecations(&mut self, blob: &DeprecationsBlob, place: &str) {
         let name = &blob.package;
         let Some(package) = self.catalog.packages.get_mut(name) else {
@@ -298,7 +299,7 @@ impl Building {
         }
     }
 
-    /// Checks the rules that need the whole catalog: C4 and C6 to C11.
+    /// Checks the rules that need the whole catalog: rules C4 and C6 to C11.
     fn finish(mut self) -> Result<Catalog, Faults> {
         for package in self.catalog.packages.values_mut() {
             let (name, place) = (&package.name, &*package.place);
@@ -349,7 +350,7 @@ impl Building {
     }
 }
 
-/// Finds the head and follows the chain of `replaces` (C8 to C11).
+/// Finds the head and follows the chain of `replaces` (rules C8 to C11).
 fn chain(channel: &Channel) -> Result<String, (&'static str, String)> {
     let skipped: BTreeSet<&str> =
         channel.entries.values().flat_map(|entry| entry.skips.iter().map(String::as_str)).collect();
@@ -367,7 +368,7 @@ fn chain(channel: &Channel) -> Result<String, (&'static str, String)> {
     let mut reached = vec![&**head];
     let mut seen = BTreeSet::from([&**head]);
     let mut current = channel.entries.get(head);
-    // A `replaces` with an unknown bundle ends the chain (C11).
+    // A `replaces` with an unknown bundle ends the chain (rule C11).
     while let Some(next) = current.and_then(|entry| entry.replaces.as_deref()) {
         if skipped.contains(next) {
             break;

@@ -17,7 +17,7 @@ const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o4
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{}: cannot be {doing}", .path.display())]
+    #[error("{} cannot be {doing}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
     #[error("{} is not a valid record: {why}", .path.display())]
     Broken { path: PathBuf, why: String },

@@ -40,7 +40,7 @@ pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
     } else {
         super::absolute(repository)?.display().to_string()
     };
-    // I2: the directory must be inside the repository.
+    // The directory must be inside the repository (rule I2 of `docs/guides/bundles.md`).
     let directory = name_within(directory.as_bytes())?;
     Ok(Source::Git { repository, commit: commit.to_owned(), directory })
 }

@@ -1,4 +1,4 @@
-//! Tests rules B1 to B15 and P1 to P3.
+//! Tests rules B1 to B15 and P1 to P3 of `docs/guides/bundles.md`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Tests rules C1 to C14.
+//! Tests rules C1 to C14 of `docs/guides/catalogs.md`.
 
 use executor_bundles::catalog::{Catalog, LoadError, load, mermaid};
 
@@ -29,7 +29,7 @@ fn c1_one_unparsable_file_fails_catalog() {
     }
 }
 
-/// As in opm, this is not an error.
+/// As in opm, an empty directory is a valid catalog.
 #[test]
 fn c1_empty_directory_is_empty_catalog() {
     let dir = tempfile::tempdir().unwrap();

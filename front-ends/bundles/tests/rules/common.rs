@@ -5,7 +5,7 @@ use std::path::Path;
 use executor_bundles::catalog::{Catalog, LoadError, Objects, load};
 use executor_bundles::fault::Faults;
 
-/// A package with the bundles v1, v2 and v3, each of which replaces the previous one.
+/// A package with the bundles v1, v2 and v3, each of which replaces the previous bundle.
 pub(crate) const GOOD: &str = r#"---
 schema: olm.package
 name: demo

@@ -1,4 +1,4 @@
-//! Tests rules R1 to R5.
+//! Tests rules R1 to R5 of `docs/guides/catalogs.md`.
 
 use executor_bundles::range::{Range, version};
 use executor_bundles::resolve::{Edge, Installed, Query, ResolveError, Verdict, install, path, upgrade};

@@ -98,7 +98,7 @@ pub(crate) struct OutputsArgs {
     pub(crate) of: OfClaimArgs,
     /// Print this output, byte for byte
     pub(crate) output: Option<String>,
-    /// Print it even if it is writeOnly
+    /// Print the output even if it is writeOnly
     #[arg(long)]
     pub(crate) reveal: bool,
 }
@@ -162,7 +162,7 @@ pub(crate) struct ActionArgs {
     /// effectively root on this machine.
     #[arg(long)]
     pub(crate) allow_docker_host_access: bool,
-    /// Create no file for a parameter without a value, instead of an empty one
+    /// Create no file for a parameter without a value, instead of an empty file
     #[arg(long)]
     pub(crate) omit_unset_files: bool,
     /// Run as this user instead of the image's

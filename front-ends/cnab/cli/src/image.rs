@@ -1,4 +1,4 @@
-//! Selects the image to run, and compares its digest with the bundle (rule 27).
+//! Selects the image to run, and compares its digest with the bundle (rule 27 of `docs/guides/cnab-rules.md`).
 //!
 //! A registry reference is pinned to the bundle's digest, so that executord verifies the digest. An image in a layout
 //! or an archive is imported first. The digest that executord reports is compared with the bundle, and the image is run
@@ -65,7 +65,7 @@ async fn use_replacement(session: &Session, reference: &str) -> Result<ImageSour
     Ok(if sent { already_imported(reference.to_owned()) } else { pull_if_missing(reference.to_owned()) })
 }
 
-/// Returns the user's replacement image if its digest is the expected one.
+/// Returns the user's replacement image if its digest is the expected digest.
 async fn use_verified_replacement(
     session: &Session,
     invocation: &Invocation,

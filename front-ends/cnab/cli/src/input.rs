@@ -171,7 +171,7 @@ pub(crate) fn pairs(flags: &[String], flag: &str, separator: char) -> Result<BTr
             None => return Err(Failure::Usage(format!("{flag} takes NAME{separator}..."))),
         };
         if value.is_empty() || pairs.insert(name.to_owned(), value.to_owned()).is_some() {
-            return Err(Failure::Usage(format!("{flag} {text}: empty or given twice")));
+            return Err(Failure::Usage(format!("{flag} {text}: the value is empty, or its name is given twice")));
         }
     }
     Ok(pairs)

@@ -2,8 +2,8 @@
 //!
 //! `cnab-executor --handles` prints the supported types of images. Without arguments it reads one operation from
 //! standard input: the image, its variables and files, and the outputs to write to `CNAB_OUTPUT_DIR`. The operation
-//! does not mark secrets. All variables and files are treated as secret, except those that the runtime defines. If the
-//! operation contains the bundle, the values of parameters that are not `writeOnly` are also public.
+//! does not mark secrets. All variables and files are treated as secret, except the runtime's own variables and files.
+//! If the operation contains the bundle, the values of parameters that are not `writeOnly` are also public.
 //!
 //! The driver is agent-cli-cnab under another name, so that both connect to executord in the same manner.
 

@@ -1,4 +1,6 @@
 //! Runs one step of a plan, from the claim through the container to the final result.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use std::time::SystemTime;
 

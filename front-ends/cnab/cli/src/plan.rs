@@ -3,6 +3,8 @@
 //!
 //! All errors are reported here, before anything is started or written. The only exception are parameter values that
 //! are outputs of earlier steps. The installation is locked until the action is complete.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 mod prepared;
 

@@ -181,7 +181,7 @@ fn outputs(
     Ok(unreadable)
 }
 
-/// Returns the selected claim, by default the last one; `None` if no claim can be read.
+/// Returns the selected claim, by default the last claim; `None` if no claim can be read.
 fn record<'a>(records: &'a [Record], args: &OfClaimArgs) -> Result<Option<&'a Record>, CnabError> {
     let Some(id) = &args.claim else { return Ok(records.last()) };
     let found = records.iter().find(|record| record.claim.id == *id);

@@ -150,7 +150,7 @@ fn file(at: &str, path: &str, wrong: &mut Violations) {
 }
 
 /// Refuses elements that share a destination. Two parameters or two credentials may share a destination if no action
-/// uses both; a parameter and a credential may never share one.
+/// uses both; a parameter and a credential may never share a destination.
 fn shared(places: &[Place<'_>], wrong: &mut Violations) {
     for (index, second) in places.iter().enumerate() {
         for first in &places[..index] {

@@ -1,4 +1,6 @@
 //! Types for the parts of a bundle.json, with the field names of CNAB 101.
+//!
+//! Rules are numbered as in `docs/guides/cnab-rules.md`.
 
 use std::collections::BTreeMap;
 

@@ -22,7 +22,7 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreEr
     move |source| StoreError::Io { path, doing, source }
 }
 
-/// Writes a file atomically, replacing an existing one.
+/// Writes a file atomically, replacing an existing file.
 pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     make_dir(directory)?;

@@ -1,4 +1,5 @@
-//! Tests rules 43 to 48: claims, results and dependencies (CNAB 400 and 500). Tests of the storage are in `stored.rs`.
+//! Tests rules 43 to 48 of `docs/guides/cnab-rules.md`: claims, results and dependencies (CNAB 400 and 500). Tests of
+//! the storage are in `stored.rs`.
 
 use executor_cnab::claim::{Claim, ClaimResult, Status};
 use executor_cnab::dependencies::{Dependencies, Unusable};

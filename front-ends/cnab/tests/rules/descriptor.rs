@@ -1,4 +1,4 @@
-//! Tests rules 24 to 42: bundle.json, thin bundles and thick bundles (CNAB 101 and 104).
+//! Tests rules 24 to 42 of `docs/guides/cnab-rules.md`: bundle.json, thin bundles and thick bundles (CNAB 101 and 104).
 
 mod thick;
 
@@ -350,7 +350,7 @@ fn rule_39_missing_output_uses_default_or_fails() {
     assert_has(&upgrade.wrong, 39, "/outputs/height");
     assert_eq!(upgrade.wrong.iter().count(), 1, "cert does not apply: {}", upgrade.wrong);
     let failed = settle(&bundle, &install, false, [("height".into(), b"5".to_vec())].into());
-    assert!(failed.wrong.is_empty() && failed.outputs.len() == 1, "what there is is kept, also of what failed");
+    assert!(failed.wrong.is_empty() && failed.outputs.len() == 1, "the outputs of a failed action are kept");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests rules 36, 49 and 50: extensions.
+//! Tests rules 36, 49 and 50 of `docs/guides/cnab-rules.md`: extensions.
 
 use executor_cnab::bundle::Bundle;
 use executor_cnab::extension::Allowed;

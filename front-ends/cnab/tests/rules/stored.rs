@@ -1,4 +1,5 @@
-//! Tests the records on disk (rules 5, 44, 45 and 47): the layout, the state after a crash, and untrusted content.
+//! Tests the records on disk (rules 5, 44, 45 and 47 of `docs/guides/cnab-rules.md`): the layout, the state after a
+//! crash, and untrusted content.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

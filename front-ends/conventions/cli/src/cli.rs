@@ -53,7 +53,7 @@ enum Command {
 impl Program for Cli {
     const STATUSES: &'static [(&'static str, &'static str)] = &[
         ("0", "done"),
-        ("125", "a file, a registration, an image or a convention is at fault; nothing was decorated in part"),
+        ("125", "an error in a file, a registration, an image or a convention; no template is decorated in part"),
         ("128+N", "signal N killed the program"),
         ("141", "the output was closed by its reader (| head)"),
     ];

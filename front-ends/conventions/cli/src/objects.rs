@@ -48,10 +48,7 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Document>, ConventionError> 
             }
             let at = |place: &dyn std::fmt::Display| format!("{}: {place}", file.display());
             if part.beside_separator {
-                faults.push(format!(
-                    "{}: has text after `---` on the same line",
-                    at(&format_args!("line {}", part.line))
-                ));
+                faults.push(format!("{}: only a comment may follow `---`", at(&format_args!("line {}", part.line))));
                 continue;
             }
             let parsed = match parse(part.text, part.line, &Limits::OBJECT) {
@@ -70,7 +67,7 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Document>, ConventionError> 
                     documents.push(Document { file: file.clone(), number: part.number, object });
                 }
                 _ => {
-                    let why = "is not a Kubernetes object: it has no apiVersion and kind";
+                    let why = "the document is not a Kubernetes object: it has no apiVersion and kind";
                     faults.push(format!("{}: {why}", at(&format_args!("line {}", part.line))));
                 }
             }

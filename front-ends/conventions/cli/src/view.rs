@@ -26,7 +26,7 @@ pub(crate) struct Listed<'a> {
 struct Convention<'a> {
     name: &'a str,
     url: String,
-    /// `bundle` or `system`.
+    /// Trusted certificates: `bundle` or `system`.
     trust: &'static str,
     priority: Priority,
     selector_target: SelectorTarget,

@@ -75,7 +75,7 @@ fn all_file_violations_are_reported_with_position() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{said}");
     for part in
-        ["bad.yaml: line 3, column 1: kind: ", "bad.yaml: line 5: is not a Kubernetes object", "bad.yaml: line "]
+        ["bad.yaml: line 3, column 1: kind: ", "line 5: the document is not a Kubernetes object", "bad.yaml: line "]
     {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -1,4 +1,4 @@
-//! Tests rules 2, 3, 10, 11 and 15: requests and responses.
+//! Tests rules 2, 3, 10, 11 and 15 of `docs/guides/conventions.md`: requests and responses.
 
 use executor_conventions::transport::Reply;
 use executor_conventions::{APPLIED_CONVENTIONS, intent, template};
@@ -152,7 +152,7 @@ async fn rule_11_invalid_response_fails_decoration() {
     let mut world = World::default().convention("b", "", nothing);
     world.replies.insert("b".to_owned(), Reply { content_type: None, ..ok(&good) });
     world.decorate(&app()).await.unwrap();
-    // As in Kubernetes clients, a missing kind defaults to the expected one.
+    // As in Kubernetes clients, a missing kind defaults to the expected kind.
     world.replies.insert("b".to_owned(), ok(&json!({"metadata": {}, "status": good["status"]})));
     world.decorate(&app()).await.unwrap();
 }

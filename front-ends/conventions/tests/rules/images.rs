@@ -1,4 +1,4 @@
-//! Tests rules 4, 5 and 6: images.
+//! Tests rules 4, 5 and 6 of `docs/guides/conventions.md`: images.
 
 use std::fs;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Tests rules 8 and 9: order and repetition.
+//! Tests rules 8 and 9 of `docs/guides/conventions.md`: order and repetition.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Tests rule 13: privileges and grants.
+//! Tests rule 13 of `docs/guides/conventions.md`: privileges and grants.
 
 use executor_conventions::grant::Grant;
 use serde_json::{Value, json};
@@ -255,8 +255,8 @@ async fn rule_13_new_container_cannot_bypass_grants() {
         reported.contains("spec.containers[new].securityContext.runAsUser") && reported.contains("grant root"),
         "{reported}"
     );
-    // If one container of the pod runs as the image's user, a new container may also do so, but may have no other new
-    // privilege.
+    // If one container of the pod runs as the image's user, a new container may also run as its image's user, but may
+    // have no other new privilege.
     let add = |container: Value| {
         move |template: &mut Value, _: &Value| {
             let containers = template["spec"]["containers"].as_array_mut().unwrap();

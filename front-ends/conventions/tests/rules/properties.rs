@@ -1,5 +1,5 @@
-//! Tests rule 12 with random conventions and templates: decoration is deterministic, idempotent, convergent and
-//! conservative.
+//! Tests rule 12 of `docs/guides/conventions.md` with random conventions and templates: decoration is deterministic,
+//! idempotent, convergent and conservative.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Tests rules 1, 3, 7, 9, 13 and 15 for the registrations file.
+//! Tests rules 1, 3, 7, 9, 13 and 15 of `docs/guides/conventions.md` for the registrations file.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Tests rule 14: values of secrets.
+//! Tests rule 14 of `docs/guides/conventions.md`: values of secrets.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,5 @@
-//! Validates a plan with executord's `Validate` call before anything is changed (P1).
+//! Validates a plan with executord's `Validate` call before anything is changed (rule P1 of
+//! `docs/guides/kube-rules.md`).
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::session::Session;
@@ -13,7 +14,7 @@ use crate::error::KubeError;
 /// Name of executord's feature for `Validate`.
 const FEATURE: &str = "validate";
 
-/// Validates all pods of a plan, including those of CronJobs, except the pods in `unchanged`.
+/// Validates all pods of a plan, including the pods of CronJobs, except the pods in `unchanged`.
 ///
 /// # Errors
 /// Returns all violations, with their locations in the files, if a pod is invalid.

@@ -12,10 +12,10 @@ use executor_cli_kit::units;
 /// The commands, in the order of the help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeCommand {
-    /// Run the Kubernetes objects of files: create new objects, update changed ones, keep the rest
+    /// Run the Kubernetes objects of files: create new objects, update changed objects, and keep the rest
     ///
-    /// A changed Secret or ConfigMap that is mounted is replaced in place, all files at once, without a restart; if a
-    /// variable or an argument uses its value, the pods are replaced. Objects that are no longer in the files are
+    /// If a mounted Secret or ConfigMap changes, its files are replaced in place and atomically, without a restart; if
+    /// a variable or an argument uses its value, the pods are replaced. Objects that are no longer in the files are
     /// removed. Everything is checked before anything runs: every violation is reported with its file and line.
     Play(PlayArgs),
     /// Stop and remove everything that a play created
@@ -65,7 +65,7 @@ pub(crate) struct FilesArgs {
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) files: FilesArgs,
-    /// Maximum time to wait until each pod is ready; fail after it
+    /// Maximum time to wait until each pod is ready; the command fails after a timeout
     #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
     pub(crate) wait: Duration,
     /// Return when everything was started, without waiting for pods to be ready or jobs to complete

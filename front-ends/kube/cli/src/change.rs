@@ -129,7 +129,7 @@ fn one(
     })
 }
 
-/// Returns true if a container has values that are not part of the pod's digest.
+/// Returns true if a container has secrets, whose values are not part of the pod's digest.
 pub(crate) fn has_secrets(member: &Member) -> bool {
     has_secret_variables(member) || !member.rotating_files().is_empty()
 }

@@ -1,5 +1,5 @@
-//! Runs the hooks after the start and before the stop of a container (P31, P32). The hooks' output is discarded,
-//! because it may contain secrets.
+//! Runs the hooks after the start and before the stop of a container (rules P31 and P32 of
+//! `docs/guides/kube-rules.md`). The hooks' output is discarded, because it may contain secrets.
 
 use std::time::Duration;
 

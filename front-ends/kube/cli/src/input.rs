@@ -143,13 +143,16 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, KubeError> {
             files.push(file);
         }
         if files.len() > FILES_MAX {
-            let message = format!("has more than {FILES_MAX} files");
+            let message = format!("the directory has more than {FILES_MAX} files");
             return Err(KubeError::Input { path: path.to_owned(), message });
         }
     }
     files.sort();
     match files.is_empty() {
-        true => Err(KubeError::Input { path: path.to_owned(), message: "has no .yaml, .yml or .json file".into() }),
+        true => {
+            let message = "the directory has no .yaml, .yml or .json file".into();
+            Err(KubeError::Input { path: path.to_owned(), message })
+        }
         false => Ok(files),
     }
 }
@@ -176,7 +179,7 @@ fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
     match std::str::from_utf8(&bytes) {
         Ok(text) => Ok(Zeroizing::new(text.to_owned())),
         Err(error) => {
-            let message = format!("is not UTF-8 at byte {}", error.valid_up_to());
+            let message = format!("the text is not UTF-8 at byte {}", error.valid_up_to());
             Err(KubeError::Input { path: path.to_owned(), message })
         }
     }

@@ -1,4 +1,5 @@
-//! Runs the pods of jobs to completion, with limited parallelism, and retries failed pods (P62).
+//! Runs the pods of jobs to completion, with limited parallelism, and retries failed pods (rule P62 of
+//! `docs/guides/kube-rules.md`).
 
 use std::time::Duration;
 

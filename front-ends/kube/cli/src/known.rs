@@ -1,4 +1,6 @@
 //! Lists the existing pods and containers of plays, which executord finds by their labels.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -77,7 +79,7 @@ impl KnownPod {
         self.members.iter().find(|member| member.id == id)
     }
 
-    /// Returns the phase of the pod (P28).
+    /// Returns the phase of the pod (rule P28).
     pub(crate) fn phase(&self) -> &'static str {
         let mains: Vec<&Container> = self.members.iter().filter(|member| role(member) == "main").collect();
         let init_failed = self.members.iter().any(|member| role(member) == "init" && failed(member));

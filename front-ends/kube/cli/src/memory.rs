@@ -1,6 +1,8 @@
 //! Stores state between plays: keyed digests of each container's secrets, so that a play without changes does nothing.
 //! Values are not stored. The file is in tmpfs below /run, so it is removed at shutdown like the containers. If the
 //! file is lost, the next play compares the requests through executord, and rotates files once more if necessary.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -30,7 +32,7 @@ struct Kept {
     objects: BTreeMap<String, Played>,
 }
 
-/// Properties of a ConfigMap or Secret that must not change (P10).
+/// Properties of a ConfigMap or Secret that must not change (rule P10).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Played {
     secret_type: Option<String>,
@@ -151,7 +153,7 @@ impl Memory {
         if self.kept.containers.len() < before { self.save() } else { Ok(()) }
     }
 
-    /// Refuses forbidden changes of ConfigMaps and Secrets (P10).
+    /// Refuses forbidden changes of ConfigMaps and Secrets (rule P10).
     pub(crate) fn check(&self, configs: &[Config]) -> Result<(), KubeError> {
         for config in configs {
             let name = named(config);
@@ -305,7 +307,7 @@ mod tests {
         memory.check(&configs("stringData: {a: canary-2}", map)).unwrap();
     }
 
-    /// P64: if a command of a play is running, a second command waits and reports this.
+    /// If a command of a play is running, a second command waits and prints a message (rule P64).
     #[tokio::test]
     async fn p64_commands_of_one_play_are_serialized() {
         let dir = tempfile::tempdir().unwrap();

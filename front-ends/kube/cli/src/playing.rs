@@ -176,7 +176,7 @@ impl Playing<'_> {
         }
     }
 
-    /// Replaces the files of a container atomically. Returns the reason if this is impossible.
+    /// Replaces the files of a container atomically. Returns the reason if the files cannot be replaced.
     async fn update(&self, container: &Container, member: &Member) -> Result<Option<String>, Failure> {
         let files: Vec<_> = member.rotating_files().into_iter().cloned().collect();
         let inside = |path: &str| {

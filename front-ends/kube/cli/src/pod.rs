@@ -1,4 +1,5 @@
-//! Starts the containers of a pod in order, and stops them (P22, P26, P31, P32, P44).
+//! Starts the containers of a pod in order, and stops them (rules P22, P26, P31, P32 and P44 of
+//! `docs/guides/kube-rules.md`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::known::{Context, container_name, ended, failed, label, members, role}
 
 /// Poll interval for the state of a pod.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Minimum grace period after a preStop hook (P31).
+/// Minimum grace period after a preStop hook (rule P31).
 const GRACE_PERIOD_MIN: Duration = Duration::from_secs(2);
 /// Grace period of a container if its own grace period is unknown.
 const GRACE_PERIOD_DEFAULT: Duration = Duration::from_secs(30);
@@ -139,8 +140,8 @@ fn why(container: &Container) -> String {
     }
 }
 
-/// Waits until the main containers of a pod have exited, then stops the sidecars (P26). Returns the reason if the pod
-/// failed.
+/// Waits until the main containers of a pod have exited, then stops the sidecars (rule P26). Returns the reason if the
+/// pod failed.
 pub(crate) async fn finish(context: &Context, plan: &PodPlan) -> Result<Option<String>, Failure> {
     let mut failure = None;
     for member in plan.members.iter().filter(|member| member.role == Role::Main) {
@@ -253,7 +254,7 @@ async fn fetch(context: &Context, plan: &PodPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that the user of an image is a number other than 0 (P44).
+/// Checks that the user of an image is a number other than 0 (rule P44).
 async fn not_root(context: &Context, plan: &PodPlan, member: &Member) -> Result<(), Failure> {
     let wrong = |message: String| {
         let message = format!("CreateContainerConfigError: runAsNonRoot is set, and {message}");
@@ -281,7 +282,7 @@ async fn not_root(context: &Context, plan: &PodPlan, member: &Member) -> Result<
     }
 }
 
-/// Runs `work`, and stops the pod if this exceeds the pod's deadline.
+/// Runs `work`, and stops the pod if the work exceeds the pod's deadline.
 pub(crate) async fn within<T>(
     context: &Context,
     plan: &PodPlan,

@@ -1,4 +1,6 @@
 //! Formats the output as JSON and tables. Values of Secrets are never printed.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
@@ -130,7 +132,7 @@ impl Pod {
                     state => state.as_str_name().trim_start_matches("STATE_").to_ascii_lowercase(),
                 },
                 message: end_message(member),
-                // A completed init container is shown as ready (P30).
+                // A completed init container is shown as ready (rule P30).
                 ready: member.ready
                     || (role(member) == "init" && member.state() == State::Completed && !crate::known::failed(member)),
                 restarts: member.restart.as_ref().map_or(0, |restart| restart.count),

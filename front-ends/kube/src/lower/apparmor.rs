@@ -1,5 +1,5 @@
-//! Determines the AppArmor profiles of containers (P47) from the field, or from the annotation of earlier Kubernetes
-//! versions.
+//! Determines the AppArmor profiles of containers (rule P47 of `docs/guides/kube-rules.md`) from the field, or from the
+//! annotation of earlier Kubernetes versions.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container};
 

@@ -1,4 +1,4 @@
-//! Lowers probes to executord's checks, and lowers hooks (P13, P31 to P39).
+//! Lowers probes to executord's checks, and lowers hooks (rules P13 and P31 to P39 of `docs/guides/kube-rules.md`).
 
 use std::time::Duration;
 
@@ -165,8 +165,8 @@ impl Lowering<'_> {
         port
     }
 
-    /// Returns the command of a probe, expanded only with literal variables. Refuses a command that uses a secret (P13,
-    /// P39).
+    /// Returns the command of a probe, expanded only with literal variables. Refuses a command that uses a secret
+    /// (rules P13 and P39).
     fn probe_command(
         &mut self,
         at: &str,

@@ -1,4 +1,6 @@
 //! Lowers one container to a run request.
+//!
+//! Rules are numbered as in `docs/guides/kube-rules.md`.
 
 use std::collections::HashMap;
 
@@ -120,7 +122,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the seconds between the stop signal and SIGKILL. A negative number is treated as 1 (P31).
+    /// Returns the seconds between the stop signal and SIGKILL. A negative number is treated as 1 (rule P31).
     pub(super) fn grace_seconds(&self) -> i64 {
         let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
         if seconds < 0 { 1 } else { seconds.min(GRACE_MAX) }
@@ -166,7 +168,7 @@ impl<'a> Lowering<'a> {
             _ => Mode::No,
         };
         if mode != Mode::No {
-            // A Job fails after `max_retries` restarts (P62).
+            // A Job fails after `max_retries` restarts (rule P62).
             let job = self.workload.job.as_ref().filter(|_| mode == Mode::OnFailure && role == Role::Main);
             let max_retries = job.map_or(0, |job| job.backoff_limit.max(1));
             let policy = RestartPolicy { mode: mode.into(), max_retries, ..RestartPolicy::default() };
@@ -223,7 +225,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the program and its arguments (P18).
+    /// Returns the program and its arguments (rule P18).
     fn program(&mut self, at: &str, container: &Container, environment: &Environment) -> RunAction {
         let mut run = RunAction { dir: container.working_dir.clone().unwrap_or_default(), ..RunAction::default() };
         if !run.dir.is_empty() && !run.dir.starts_with('/') {
@@ -266,7 +268,7 @@ impl<'a> Lowering<'a> {
         }
         if !secret.is_empty() {
             // If an argument is secret, its entry in the public arguments is empty. Other empty arguments must
-            // therefore be secret, too.
+            // therefore also be secret.
             let given: Vec<u32> = secret.iter().map(|(index, _)| *index).collect();
             for (index, word) in public.iter().enumerate() {
                 let index = u32::try_from(index).unwrap_or(u32::MAX);
@@ -314,7 +316,7 @@ impl<'a> Lowering<'a> {
         TerminationMessage { path, bytes_max: 0, fallback_to_logs: fallback }
     }
 
-    /// Returns the variables (P15 to P21).
+    /// Returns the variables (rules P15 to P21).
     fn environment(&mut self, at: &str, container: &Container, create: &CreatePodRequest) -> Environment {
         let mut environment = Environment::default();
         for (index, from) in container.env_from.iter().flatten().enumerate() {
@@ -497,7 +499,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns a field of the pod's metadata (P20).
+    /// Returns a field of the pod's metadata (rule P20).
     pub(super) fn field(&mut self, at: &str, field: &ObjectFieldSelector) -> Option<String> {
         let path = &*field.field_path;
         if !matches!(field.api_version.as_deref(), None | Some("" | "v1")) {
@@ -533,7 +535,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns a limit or a request, rounded up (P21). If there is no limit, returns the capacity of the node.
+    /// Returns a limit or a request, rounded up (rule P21). If there is no limit, returns the capacity of the node.
     pub(super) fn resource_field(
         &mut self,
         at: &str,

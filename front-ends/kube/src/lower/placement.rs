@@ -1,5 +1,6 @@
-//! Checks the fields that choose a node or an order among pods (P63). There is only one node, so these fields have no
-//! effect. The fields are still validated as by an API server, so that errors in the file are reported.
+//! Checks the fields that choose a node or an order among pods (rule P63 of `docs/guides/kube-rules.md`). There is only
+//! one node, so these fields have no effect. The fields are still validated as by an API server, so that errors in the
+//! file are reported.
 
 use std::collections::BTreeSet;
 

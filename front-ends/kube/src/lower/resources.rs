@@ -1,4 +1,4 @@
-//! Lowers limits and requests (P49 to P52).
+//! Lowers limits and requests (rules P49 to P52 of `docs/guides/kube-rules.md`).
 
 use std::collections::BTreeMap;
 
@@ -69,8 +69,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the OOM score adjustment (P51). `None` for Guaranteed pods, whose value would be lower than that of host
-    /// processes.
+    /// Returns the OOM score adjustment (rule P51). `None` for Guaranteed pods, whose value would be lower than the
+    /// value of host processes.
     pub(super) fn oom_score(&mut self, requests: &Amounts) -> Option<i32> {
         match self.qos {
             Qos::BestEffort => return Some(1000),
@@ -84,7 +84,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Quality-of-service class of a pod, computed from its main and init containers (P51).
+/// Quality-of-service class of a pod, computed from its main and init containers (rule P51).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Qos {
     /// No container has limits or requests.

@@ -1,4 +1,4 @@
-//! Lowers user, groups and privileges of a container (P44 to P48).
+//! Lowers user, groups and privileges of a container (rules P44 to P48 of `docs/guides/kube-rules.md`).
 
 use executor_client::v1::{Capabilities, PathList, RunRequest};
 use k8s_openapi::api::core::v1::{Container, SELinuxOptions, SeccompProfile};
@@ -122,7 +122,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Checks the security context of the pod (P45, P47, P63). Called once for each pod.
+    /// Checks the security context of the pod (rules P45, P47 and P63). Called once for each pod.
     pub(super) fn pod_security(&mut self) {
         let spec = self.spec;
         let account = spec.service_account_name.as_ref().or(spec.service_account.as_ref());

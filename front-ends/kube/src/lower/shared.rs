@@ -1,4 +1,5 @@
-//! Lowers the properties that the containers of a pod share: network, names, processes and ids (P40 to P43, P48).
+//! Lowers the properties that the containers of a pod share: network, names, processes and ids (rules P40 to P43 and
+//! P48 of `docs/guides/kube-rules.md`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use crate::names::{is_label, is_port_name, is_subdomain};
 use crate::options::PodNetwork;
 use crate::plan::Role;
 
-/// Maximum number of name servers (P42).
+/// Maximum number of name servers (rule P42).
 const SERVERS_MAX: usize = 3;
 /// Sysctls that a kubelet allows by default.
 const SAFE_SYSCTLS: [&str; 12] = [
@@ -185,7 +186,7 @@ impl Lowering<'_> {
         Some(Dns { servers, searches, options })
     }
 
-    /// Returns the published ports, which are the ports with a hostPort (P43).
+    /// Returns the published ports, which are the ports with a hostPort (rule P43).
     fn ports(&mut self, network: Network) -> Vec<PortMapping> {
         let mut ports: Vec<PortMapping> = Vec::new();
         let declared: Vec<_> = self

@@ -1,4 +1,4 @@
-//! Lowers the volumes of a pod and their mounts (P53 to P59).
+//! Lowers the volumes of a pod and their mounts (rules P53 to P59 of `docs/guides/kube-rules.md`).
 
 mod mounts;
 mod projected;
@@ -167,7 +167,7 @@ impl Lowering<'_> {
     }
 
     /// Returns the group and mode of an emptyDir. The volume is writable for all. If there is an fsGroup, the volume
-    /// belongs to that group and is setgid (P45).
+    /// belongs to that group and is setgid (rule P45).
     fn empty_volume(&self) -> EmptyVolume {
         let group = self.spec.security_context.as_ref().and_then(|context| context.fs_group);
         let gid = group.and_then(|group| u32::try_from(group).ok());

@@ -1,4 +1,4 @@
-//! Reads Jobs and CronJobs (P62).
+//! Reads Jobs and CronJobs (rule P62 of `docs/guides/kube-rules.md`).
 
 use k8s_openapi::api::batch::v1::{CronJob, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -25,7 +25,7 @@ pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload
     if !["Allow", "Forbid", "Replace"].contains(&concurrency) {
         report.refuse(origin, "spec.concurrencyPolicy", "P62", "must be Allow, Forbid or Replace");
     } else if policy.is_some() && concurrency != "Forbid" {
-        let message = format!("{concurrency} acts as Forbid: a run that is due while another one runs is skipped");
+        let message = format!("{concurrency} acts as Forbid: a run that is due during another run is skipped");
         report.warn(origin, "spec.concurrencyPolicy", "P62", message);
     }
     if spec.time_zone.as_ref().is_some_and(|zone| !is_time_zone(zone)) {
@@ -41,12 +41,12 @@ pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload
         (
             "successfulJobsHistoryLimit",
             spec.successful_jobs_history_limit.map(i64::from),
-            "is ignored: the last run is kept until the next one",
+            "is ignored: the last run is kept until the next run",
         ),
         (
             "failedJobsHistoryLimit",
             spec.failed_jobs_history_limit.map(i64::from),
-            "is ignored: the last run is kept until the next one",
+            "is ignored: the last run is kept until the next run",
         ),
     ] {
         match value {

@@ -1,4 +1,4 @@
-//! Reads the strategies for replacing the pods of a workload (P61).
+//! Reads the strategies for replacing the pods of a workload (rule P61 of `docs/guides/kube-rules.md`).
 
 use k8s_openapi::api::apps::v1::{DaemonSetUpdateStrategy, DeploymentStrategy};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -8,7 +8,7 @@ use crate::located::Located;
 use crate::report::Report;
 
 /// Reads the replacement strategy of a Deployment. The numbers in it are validated but have no effect, because pods are
-/// replaced one by one (P61).
+/// replaced one by one (rule P61).
 pub(super) fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mut Report) -> Update {
     let Some(strategy) = strategy else { return Update::Rolling };
     let update = match strategy.type_.as_deref() {

@@ -1,4 +1,4 @@
-//! Validates label selectors (P61).
+//! Validates label selectors (rule P61 of `docs/guides/kube-rules.md`).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -7,7 +7,7 @@ use crate::located::shown;
 use crate::names::{is_label_value, is_qualified};
 use crate::report::Report;
 
-/// Checks that the template's labels match the selector (P61).
+/// Checks that the template's labels match the selector (rule P61).
 pub(super) fn selected(mut workload: Workload, selector: &LabelSelector, report: &mut Report) -> Workload {
     let labels = workload.template.metadata.as_ref().and_then(|metadata| metadata.labels.clone()).unwrap_or_default();
     let labels_required = selector.match_labels.clone().unwrap_or_default();

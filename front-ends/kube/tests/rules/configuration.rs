@@ -1,4 +1,4 @@
-//! Tests rules P11 to P21: secrets, variables and commands.
+//! Tests rules P11 to P21 of `docs/guides/kube-rules.md`: secrets, variables and commands.
 
 use crate::common::{MAP, SECRET, cni, plan, plan_with, pod, refused, refused_with, refuses, run, variables};
 

@@ -1,4 +1,4 @@
-//! Tests rules P22 to P52: roles, probes, hooks, names and resources.
+//! Tests rules P22 to P52 of `docs/guides/kube-rules.md`: roles, probes, hooks, names and resources.
 
 mod security;
 
@@ -34,7 +34,7 @@ fn p24_p25_restart_policies() {
         [mode(""), mode("restartPolicy: OnFailure"), mode("restartPolicy: Never")],
         [Some(Mode::Always), Some(Mode::OnFailure), None]
     );
-    // The restart delays are executord's defaults, which equal those of the kubelet (10 s to 300 s).
+    // The restart delays are executord's defaults, which equal the kubelet's delays (10 s to 300 s).
     assert!(request(&plan(&pod("", ""))).restart_policy.unwrap().min_delay.is_none());
     refuses(&pod("", "restartPolicy: Sometimes"), "P24 spec.restartPolicy");
     refuses(&pod("restartPolicy: Never", ""), "P24 spec.containers[0].restartPolicy");

@@ -1,4 +1,4 @@
-//! Tests rules P1 to P10: reading files.
+//! Tests rules P1 to P10 of `docs/guides/kube-rules.md`: reading files.
 
 use executor_kube::report::Strictness;
 
@@ -32,7 +32,7 @@ fn p1_everything_is_reported_at_once() {
         "(document 1, Pod default/web): spec.containers[0].imagePullPolicy: must be Always",
         "(document 1, Pod default/web): spec.containers[0].workingDir: must be absolute",
         "apiVersion: is missing",
-        "f.yaml:16:4 (document 3): is not YAML",
+        "f.yaml:16:4 (document 3): the text is not YAML",
         "(document 4, Pod default/Bad_Name): metadata.name: is not a DNS subdomain",
     ] {
         assert!(reported.iter().any(|one| one.contains(expected)), "{expected}: {reported:#?}");
@@ -239,7 +239,7 @@ fn p6_labels_and_annotations() {
     refuses("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, labels: {a: 'b c'}}\n", "P6 metadata.labels['a']");
 }
 
-/// P6: if a field without effect is invalid, it is refused.
+/// If a field without effect is invalid, it is refused (rule P6).
 #[test]
 fn p6_owners_and_finalizers() {
     let with = |text: &str| pod("", "").replace("  name: web\n", &format!("  name: web\n  {text}\n"));
@@ -263,7 +263,7 @@ fn null_is_no_key() {
     plan(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{'null': a}}\n---\n{}", pod("", "")));
 }
 
-/// P1: if lists are nested, or their items have no kind, the items are read as objects.
+/// If lists are nested, or their items have no kind, the items are read as objects (rule P1).
 #[test]
 fn p1_lists_are_flattened() {
     let inner = "{apiVersion: v1, kind: ConfigMapList, items: [{metadata: {name: c}, data: {A: one}}, {apiVersion: v1, kind: ConfigMap, metadata: {name: d}}]}";
@@ -283,13 +283,13 @@ fn p1_lists_are_flattened() {
     refuses(&list("- {metadata: {name: c}}\n"), "P3 apiVersion: is missing");
     refuses("apiVersion: v1\nkind: List\nitems: text\n", "P3 items: is a string");
     refuses("apiVersion: v1\nkind: ConfigMapList\nitems: [{kind: ConfigMap, metadata: {name: c}}]\n", "P3 apiVersion");
-    // If there are no items, this is an object whose kind ends with `List`.
+    // Without items, the document is an object whose kind ends with `List`.
     refuses("apiVersion: example.com/v1\nkind: AllowList\nmetadata: {name: a}\n", "P4 kind: AllowList");
     let deep = format!("{}{}", "{apiVersion: v1, kind: List, items: [".repeat(40), "]}".repeat(40));
     plan(&format!("{deep}\n---\n{pod}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\n"));
 }
 
-/// P3: if a value is null, it is decoded as an empty string or zero, as in Go.
+/// If a value is null, it is decoded as an empty string or zero, as in Go (rule P3).
 #[test]
 fn p3_null_is_empty_text_or_zero() {
     let text = pod("resources: {limits: {memory: , cpu: 1}, requests: {cpu: null}}\nargs: [null, a]", "")
@@ -310,7 +310,7 @@ fn p3_null_is_empty_text_or_zero() {
     assert!(reported.iter().any(|one| one.contains("port: is not a whole number or a string")), "{reported:?}");
 }
 
-/// P1: if YAML has the indentation that Go programs write, it is accepted, as in bundles.
+/// If YAML has the indentation that Go programs write, it is accepted, as in bundles (rule P1).
 #[test]
 fn p1_indentation_of_go_programs_is_accepted() {
     let map = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n{data}---\n");

@@ -1,4 +1,4 @@
-//! Tests rules P53 to P60: volumes and images.
+//! Tests rules P53 to P60 of `docs/guides/kube-rules.md`: volumes and images.
 
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{HostPath, PullPolicy};
@@ -121,7 +121,7 @@ fn p56_empty_directories() {
     assert!(warnings(&mounted("", "emptyDir: {medium: Memory}"))[0].starts_with("P56"));
     refuses(&mounted("", "emptyDir: {medium: HugePages}"), "P56");
     refuses(&mounted("", "emptyDir: {sizeLimit: -1}"), "P50 spec.volumes[0].emptyDir.sizeLimit");
-    // P45: if there is an fsGroup, new files in the volume belong to this group.
+    // If there is an fsGroup, new files in the volume belong to this group (rule P45).
     let grouped = |kind: &str| {
         let spec = format!("securityContext: {{fsGroup: 2000}}\nvolumes: [{{name: v{kind}}}]");
         volume(&pod("volumeMounts: [{name: v, mountPath: /v}]", &spec))

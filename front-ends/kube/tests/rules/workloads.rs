@@ -1,4 +1,4 @@
-//! Tests rules P61 to P64: workloads.
+//! Tests rules P61 to P64 of `docs/guides/kube-rules.md`: workloads.
 
 use executor_kube::report::Strictness;
 use executor_kube::workload::{Kind, Update};
@@ -216,8 +216,8 @@ fn p64_same_files_have_same_digest() {
     assert_ne!(plan(&text).pods[0].digest, plan(&text.replace("i:1", "i:2")).pods[0].digest);
 }
 
-/// P24 to P63: if an enumeration has an unknown value, or several exclusive fields are set, the object is refused. In
-/// each pair, the first value is valid.
+/// If an enumeration has an unknown value, or several exclusive fields are set, the object is refused (rules P24 to
+/// P63). In each pair, the first value is valid.
 #[test]
 fn p63_enumerations_are_those_of_kubernetes() {
     let mut failed = Vec::new();

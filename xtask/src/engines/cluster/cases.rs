@@ -50,9 +50,9 @@ pub(super) const ALONE: &[Case<Cluster>] = &[
     case("packaging: the Helm chart", chart::chart_is_installed_and_removed),
     case("node: the kubelet's certificate expires", expiry::kubelet_certificate_expires),
     case("secrets: inline volume of a service account", secrets::inline_volume_has_names_only),
-    case("secrets: OpenBao is asked with the tokens of pods", tokens::provider_is_asked_as_the_pod),
+    case("secrets: login to OpenBao with the tokens of pods", tokens::provider_is_asked_as_the_pod),
     case("secrets: the sanity suite of CSI", secrets::sanity_suite_passes),
-    case("node: nothing is left of deleted pods", node::nothing_is_left_of_deleted_pods),
+    case("node: no resources of deleted pods remain", node::nothing_is_left_of_deleted_pods),
 ];
 
 /// Cases for a cluster of several nodes, in this order. The last case cuts the power of a node.

@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// Runtime of the node
     #[arg(long, value_enum, default_value = "executor")]
     runtime: Kind,
-    /// Number of nodes. Some cases need two
+    /// Number of nodes. Some cases need two nodes
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=MAX_NODES.into()))]
     nodes: u8,
     /// Number of cases that run at the same time

@@ -30,7 +30,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 const KILL_DELAY_MAX_MS: u64 = 8_000;
 /// Maximum delay between a kill and the restart, in milliseconds.
 const RESTART_DELAY_MAX_MS: u64 = 3_000;
-/// Programs that are killed: each one once in a round, in a random order.
+/// Programs that are killed: each program once per round, in a random order.
 const PROGRAMS: [&str; 4] = ["kubelet", "executor-cri", "executord", "executor-launcher"];
 /// Start of a container's script: marks the first run in the pod, and fails if the mark exists.
 const ONCE: &str = "mkdir /marks/$UID || touch /marks/$UID.twice; ";
@@ -185,7 +185,7 @@ fn kill(
             "executord" => node.kill_executord()?,
             _ => was_killed = node.kill_launcher()?,
         }
-        std::thread::sleep(pause); // the time of the restart is random, too
+        std::thread::sleep(pause); // the time of the restart is random
         match name {
             "kubelet" => node.start_kubelet()?,
             "executor-cri" => node.start_cri()?,

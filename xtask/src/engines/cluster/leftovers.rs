@@ -23,7 +23,7 @@ pub(super) fn until_none(cluster: &Cluster) -> anyhow::Result<()> {
         last = find(cluster)?;
         Ok(last.is_empty().then_some(()))
     };
-    let done = cluster.until("nothing is left of deleted pods", is_clean);
+    let done = cluster.until("no resources of deleted pods remain", is_clean);
     done.with_context(|| format!("resources of these deleted pods are left: {last:?}"))
 }
 

@@ -170,7 +170,7 @@ fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigur
     std::thread::sleep(SETTLE_DELAY); // no notification says that the last update was sent
     let (first, others) = sites.split_first().context("the cluster has no node")?;
     let log = first.directory.join(AUDIT);
-    // The interface of the first node that is connected with the other node receives what that node sends.
+    // The interface of the first node that is connected with the other node receives the other node's packets.
     let bytes = || -> anyhow::Result<[f64; 2]> {
         let mut sum = [0.0; 2];
         for site in others {

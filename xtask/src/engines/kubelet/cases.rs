@@ -15,9 +15,9 @@ use crate::engines::node::Node;
 /// Cases that can run at the same time, slow cases first.
 pub(super) const TOGETHER: &[Case<Node>] = &[
     case("restarts: back-off grows", lifecycle::back_off_grows),
-    case("init containers: a failing one is repeated, and no other starts", lifecycle::failing_init_is_repeated),
-    case("logs: rotation loses nothing", streams::rotation_loses_nothing),
-    case("pod: starts with an address, and leaves nothing", lifecycle::pod_starts_and_leaves_nothing),
+    case("init containers: a failed container is repeated", lifecycle::failing_init_is_repeated),
+    case("logs: rotation loses no output", streams::rotation_loses_nothing),
+    case("pod: starts with an address, and leaves no resources", lifecycle::pod_starts_and_leaves_nothing),
     case("pod: a program that does not exist", lifecycle::missing_programs_are_start_errors),
     case("pod: an image that does not exist", lifecycle::missing_images_are_reported),
     case("init containers: run one after the other", lifecycle::init_containers_run_in_order),
@@ -49,6 +49,6 @@ pub(super) const ALONE: &[Case<Node>] = &[
     case("restarts: kubelet", restarts::kubelet_finds_its_pods),
     case("restarts: executor-cri is killed", restarts::executor_cri_is_killed),
     case("restarts: executord is killed", restarts::executord_is_killed),
-    case("secrets: a missing one is named, and the pod starts once it is there", secrets::missing_secret_is_named),
+    case("secrets: a missing secret is named, and the pod starts when it exists", secrets::missing_secret_is_named),
     case("disk: images are collected when it is full", restarts::full_disk_collects_images),
 ];

@@ -149,8 +149,8 @@ impl StaticPod<'_> {
         })
     }
 
-    /// Removes the manifest, and waits until nothing is left. `more` returns a shell script that prints further
-    /// leftovers of the pod with a uid.
+    /// Removes the manifest, and waits until no resources of the pod remain. `more` returns a shell script that prints
+    /// further leftovers of the pod with a uid.
     fn remove_with(self, more: &dyn Fn(&str) -> String) -> anyhow::Result<()> {
         let uid = self.find()?.map(|pod| pod.uid().to_owned()).unwrap_or_default();
         ensure!(!uid.is_empty(), "the kubelet does not list the pod {}", self.name);
@@ -168,7 +168,7 @@ impl StaticPod<'_> {
             let rest = self.node.output(std::path::Path::new("sh"), ["-c", &script])?;
             Ok(rest.trim().is_empty().then_some(()))
         };
-        self.node.until(&format!("nothing is left of {name}"), leftovers)
+        self.node.until(&format!("no resources of {name} remain"), leftovers)
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct RunArgs {
     /// Root file system to use instead of an image, as for `kube play`; may be repeated
     #[arg(long = "image-override", value_name = "IMAGE=ROOTFS")]
     pub(super) images: Vec<String>,
-    /// Maximum time to wait until the pods are ready; after it the previous revision stays
+    /// Maximum time to wait until the pods are ready; after a timeout the previous revision stays
     #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
     pub(super) wait: Duration,
 }
@@ -119,10 +119,10 @@ pub(crate) struct RollbackArgs {
     /// Name of the installation
     #[arg(value_name = "NAME")]
     pub(super) name: String,
-    /// Revision to return to [default: the last one that ran before]
+    /// Revision to return to [default: the last revision that ran before the current one]
     #[arg(long, value_name = "N")]
     pub(super) to: Option<u32>,
-    /// Maximum time to wait until the pods are ready; after it the current revision stays
+    /// Maximum time to wait until the pods are ready; after a timeout the current revision stays
     #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
     pub(super) wait: Duration,
     #[command(flatten)]

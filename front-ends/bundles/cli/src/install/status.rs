@@ -74,7 +74,7 @@ fn status_text(it: &Installation) -> String {
     let style = Style::detect();
     let mut text = format!("{}\n", style.paint(Role::Heading, &it.name));
     if it.phase != Phase::Settled {
-        text += "a command was interrupted: the next one cleans up\n";
+        text += "a command was interrupted: the next command cleans up\n";
     }
     let mut table = Table::with_heading(2, &["CONDITION", "STATUS", "REASON", "MESSAGE"]);
     for Condition { kind, status, reason, message, .. } in &it.conditions {

@@ -1,4 +1,4 @@
-//! Tests rule 42: thin and thick bundles.
+//! Tests rule 42 of `docs/guides/cnab-rules.md`: thin and thick bundles.
 
 use std::io::{Read as _, Write as _};
 

@@ -1,4 +1,4 @@
-//! Lowers the mounts of volumes in a container (P55, P58).
+//! Lowers the mounts of volumes in a container (rules P55 and P58 of `docs/guides/kube-rules.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -155,7 +155,7 @@ impl Lowering<'_> {
         Some(clean(&path))
     }
 
-    /// Lowers a mount of a volume's files. If a single file is mounted, the file is not updated later (P55).
+    /// Lowers a mount of a volume's files. If a single file is mounted, the file is not updated later (rule P55).
     fn file_mount(
         &mut self,
         at: &str,
@@ -169,7 +169,7 @@ impl Lowering<'_> {
             path,
             content: projected.content.to_vec(),
             public: !projected.secret,
-            // If there is an fsGroup, files readable for the owner are also readable for the group (P45).
+            // If there is an fsGroup, files readable for the owner are also readable for the group (rule P45).
             mode: Some(if fs_group.is_some() {
                 projected.mode | (projected.mode & 0o400) >> 3
             } else {

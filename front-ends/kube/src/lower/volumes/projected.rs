@@ -1,4 +1,5 @@
-//! Lowers volumes that consist of files: ConfigMaps, Secrets, the downward API and projected volumes (P53, P54, P20).
+//! Lowers volumes that consist of files: ConfigMaps, Secrets, the downward API and projected volumes (rules P53, P54
+//! and P20 of `docs/guides/kube-rules.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,7 @@ impl Lowering<'_> {
         mode.unsigned_abs() & 0o777
     }
 
-    /// Returns the files of a ConfigMap or Secret (P53).
+    /// Returns the files of a ConfigMap or Secret (rule P53).
     pub(super) fn configured(
         &mut self,
         at: &str,
@@ -80,7 +81,7 @@ impl Lowering<'_> {
         files
     }
 
-    /// Returns the files of the downward API (P20).
+    /// Returns the files of the downward API (rule P20).
     pub(super) fn downward(
         &mut self,
         at: &str,
@@ -162,7 +163,7 @@ impl Lowering<'_> {
                     self.refuse(&at, "P54", format!("has the path `{path}`, which another item also has"));
                 }
             }
-            // Later sources overwrite earlier ones (P54).
+            // Later sources overwrite earlier ones (rule P54).
             if let Some(source) = &source.config_map {
                 files.extend(self.configured(
                     &format!("{at}.configMap"),
@@ -208,7 +209,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Quotes a string like Go's `%q`, which is the format of values in the downward API (P20).
+/// Quotes a string like Go's `%q`, which is the format of values in the downward API (rule P20).
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {

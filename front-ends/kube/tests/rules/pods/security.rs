@@ -1,4 +1,5 @@
-//! Tests rules P44 to P48: users, groups, capabilities, profiles and other security fields.
+//! Tests rules P44 to P48 of `docs/guides/kube-rules.md`: users, groups, capabilities, profiles and other security
+//! fields.
 
 use executor_client::v1::{Network, UserNamespace};
 use executor_kube::options::PodNetwork;
@@ -254,7 +255,7 @@ fn p44_p48_security_fields_have_outcomes() {
         let found = outcome(&pod("", &format!("{field}: {value}")), &format!("spec.{field}"));
         assert_eq!(found, expected, "{field}: {value}");
     }
-    // Ensures that the tables are complete: if a later version of Kubernetes adds a field, this does not compile.
+    // Ensures that the tables are complete: if a later version of Kubernetes adds a field, this code does not compile.
     let SecurityContext {
         allow_privilege_escalation: _,
         app_armor_profile: _,

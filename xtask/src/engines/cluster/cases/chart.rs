@@ -118,7 +118,7 @@ fn objects(cluster: &Cluster, yaml: &str) -> anyhow::Result<BTreeMap<String, Val
     objects.collect()
 }
 
-/// Returns true if an object has all fields of another one. The API server adds defaults, and Helm adds labels.
+/// Returns true if an object has all fields of another object. The API server adds defaults, and Helm adds labels.
 fn contains(object: &Value, fields: &Value) -> bool {
     match fields {
         Value::Object(fields) => fields.iter().all(|(name, field)| contains(&object[name], field)),

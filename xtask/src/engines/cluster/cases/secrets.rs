@@ -30,11 +30,11 @@ const STORED: &str = "m7HtCy2wQeJb9XoV5sKuRa1nLzGd6FpI3iYxTk8q";
 const PROGRAMS: [&str; 7] =
     ["etcd", "kube-apiserver", "kube-controller", "kubelet", "executor-cri", "executord", "executor-launch"];
 
-/// A pod with the volume reads the values and their changes, also by `subPath`. A pod with another service account does
-/// not start, and its description contains the reason. No file, no process of the control plane, the kubelet or the
-/// runtime, and no response of the API server contains the values. The controls: the value of a Secret of Kubernetes is
-/// found in etcd, in the kubelet's directory, and in the memory of the API server and of the kubelet. A value that is
-/// stored below the kubelet's directory, as other CSI plugins do, is found there.
+/// A pod with the volume reads the values and their changes, including by `subPath`. A pod with another service account
+/// does not start, and its description contains the reason. No file, no process of the control plane, the kubelet or
+/// the runtime, and no response of the API server contains the values. The controls: the value of a Secret of
+/// Kubernetes is found in etcd, in the kubelet's directory, and in the memory of the API server and of the kubelet. A
+/// value that is stored below the kubelet's directory, as other CSI plugins do, is found there.
 pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster, CONFIGURATION, DRIVER)?;
     let node = &cluster.node;
@@ -161,8 +161,8 @@ fn digest(cluster: &Cluster) -> anyhow::Result<String> {
     cluster.node.output(Path::new("sh"), ["-c", &script])
 }
 
-/// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo. That
-/// spec requires that a name ends with a letter although the specification allows a digit. The control: the number of
+/// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo, which
+/// requires that a name ends with a letter although the specification allows a digit. As a control, the number of
 /// passed specs is checked.
 pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster, CONFIGURATION, DRIVER)?;

@@ -45,7 +45,7 @@ pub(super) fn logs_are_followed(cluster: &Cluster) -> anyhow::Result<()> {
         stamped.starts_with("20") && stamped.len() == 40,
         "kubectl logs --timestamps --limit-bytes 40: {stamped:?}, expected 40 bytes that begin with a year"
     );
-    // The log of the previous container, while the next one runs.
+    // Read the log of the previous container while the next container runs.
     let script = format!("echo run >>/v/runs; cat /v/runs; [ $(wc -l </v/runs) = 1 ] && exit 1; {WAIT}");
     let mut spec = pod(&script, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
     extend(&mut spec, json!({"volumes": [{"name": "v", "emptyDir": {}}]}));

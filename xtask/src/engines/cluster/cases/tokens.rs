@@ -1,5 +1,5 @@
-//! Containers log in to OpenBao with the tokens of their pods, which the kubelet sends to the CSI plugin (rules C53, C55,
-//! G19).
+//! Containers log in to OpenBao with the tokens of their pods, which the kubelet sends to the CSI plugin (CRI rules
+//! C53, C55 and G19).
 
 use std::fs::{self, File};
 use std::path::Path;

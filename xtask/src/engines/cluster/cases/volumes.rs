@@ -61,7 +61,7 @@ pub(super) fn exceeded_volume_is_evicted(cluster: &Cluster) -> anyhow::Result<()
     let mut limited = pod(&fill, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
     extend(&mut limited, json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "4Mi"}}]}));
     space.apply("v1", "Pod", "volume", json!({"spec": limited}))?;
-    // The writable layer of the container.
+    // Exceed the limit of the container's writable layer.
     let limits = json!({"resources": {"limits": {"ephemeral-storage": "4Mi"}}});
     let limited = pod(&format!("mkdir /v; {fill}"), limits);
     space.apply("v1", "Pod", "layer", json!({"spec": limited}))?;

@@ -116,7 +116,7 @@ pub(super) fn stateful_set_keeps_its_volumes(cluster: &Cluster) -> anyhow::Resul
     space.roll_out("statefulset/db")?;
     space.until_prints("db-0", "cat /v/names", "db-0\ndb-0\n")?;
     space.until_prints("db-1", "cat /v/names", "db-1\n")?;
-    // The name of a pod in a headless Service.
+    // Resolve the name of a pod in a headless Service.
     let address = space.get(&["pod", "db-1"])?["status"]["podIP"].as_str().unwrap_or_default().to_owned();
     let script = "nslookup db-1.db.stateful.svc.cluster.local | awk '/^Address/ {a = $2} END {print a}'";
     space.until_prints("db-0", script, &format!("{address}\n"))?;

@@ -12,7 +12,7 @@ const KNOWN: [&str; 24] = [
     // Features that this host does not have.
     "Failed to set rlimit on max file handles",
     "Failed to ensure process in container with oom score",
-    // The first start, and no API server.
+    // The first start, and a kubelet without an API server.
     "Flexvolume plugin directory",
     "kubeclient not set",
     "running in standalone mode",
@@ -34,7 +34,7 @@ const KNOWN: [&str; 24] = [
     "Probe errored",
     // The kubelet lists the directory of static pods between the removal of a file and its event.
     "doesn't exist in cache",
-    // A container that the kubelet has just removed.
+    // The kubelet has just removed the container.
     "rpc error: code = NotFound desc = there is no container with the id",
     // cAdvisor watches the cgroups of executed processes, which end soon.
     "inotify_add_watch",
