@@ -353,7 +353,7 @@ mod tests {
                 "serial:\n  actions:\n  - run: {path: a}\n  - run: {}",
                 "line 4, column 5: action.serial.actions[1].run.path: is empty",
             ),
-            ("run: [", "line 1, column 6: is not YAML"),
+            ("run: [", "line 1, column 6: the text is not YAML"),
         ];
         for (text, expected) in table {
             let message = read_text(text).unwrap_err();

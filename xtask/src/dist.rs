@@ -7,6 +7,7 @@
 //! Cargo works in `target/dist-build/`; `target/dist/` holds only the finished files.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context as _;
 
@@ -15,8 +16,6 @@ use crate::{elf, needs};
 
 /// Profile of the product.
 const PROFILE: &str = "dist";
-/// Configuration of cargo for the programs under test: optimizes the crates that wipe secrets.
-const TESTED: &str = "xtask/tested.toml";
 /// Variable of cargo with the program that is called in place of rustc.
 const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 const WRAPPER_PATH: &str = "xtask/rustc-wrapper";
@@ -65,30 +64,28 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Builds the programs under test, and returns their directory. The daemons and agent-cli are optimized ([`TESTED`]),
-/// because an optimizer might remove a wipe. Their dependencies and the programs of front ends are shared with the
-/// tests, which saves minutes. The release binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
+/// Builds the programs under test, and returns their directory. They have the profile of the tests, so that each crate
+/// is compiled once. Cargo.toml optimizes the crates that wipe secrets, because an optimizer might remove a wipe. The
+/// release binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
 pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    const OPTIMIZED: [&str; 3] = [DAEMON, LAUNCHER, CLI];
     needs::require(&needs::BUILD)?;
     let (debug, dir) = (workspace.target.join("debug"), workspace.target.join("tested"));
     std::fs::create_dir_all(&dir)?;
-    step("Building executord, executor-launcher (static) and agent-cli, optimized");
-    let mut command = workspace.cargo(["build", "--workspace", "--config"]);
-    command.arg(workspace.root.join(TESTED)).args(OPTIMIZED.iter().flat_map(|name| ["--bin", *name]));
-    command.env(WRAPPER, workspace.root.join(WRAPPER_PATH));
-    run(command.arg("--target-dir").arg(&workspace.target))?;
-    for name in OPTIMIZED {
+    step("Building the programs under test");
+    run(cargo_for_tests(workspace, &["build", "--workspace", "--bins"]).arg("--target-dir").arg(&workspace.target))?;
+    for name in PROGRAMS {
         install(&debug.join(name), &dir.join(name))?;
     }
     elf::require_static(&dir.join(LAUNCHER))?;
-    step("Building the programs of front ends, not optimized");
-    run(workspace.cargo(["build", "--workspace", "--bins"]).arg("--target-dir").arg(&workspace.target))?;
-    for name in PROGRAMS.iter().filter(|name| !OPTIMIZED.contains(name)) {
-        install(&debug.join(name), &dir.join(name))?;
-    }
     link(&dir)?;
     Ok(dir)
+}
+
+/// Returns a cargo command whose builds share their crates with those of [`build_tested`].
+pub(crate) fn cargo_for_tests(workspace: &Workspace, arguments: &[&str]) -> Command {
+    let mut command = workspace.cargo(arguments);
+    command.env(WRAPPER, workspace.root.join(WRAPPER_PATH));
+    command
 }
 
 /// Creates the links next to the programs of a directory, and returns them.
@@ -116,7 +113,7 @@ pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> 
 pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const CONTROLS: [&str; 2] = [DAEMON, LAUNCHER];
     step("Building the control, which does not wipe");
-    let mut command = workspace.cargo(["build", "--workspace"]);
+    let mut command = cargo_for_tests(workspace, &["build", "--workspace"]);
     for name in CONTROLS {
         command.args(["--bin", name, "--features"]).arg(format!("{name}/residue-control"));
     }

@@ -55,6 +55,9 @@ pub(crate) struct Options {
     /// Number of warm containers of the tests' daemons (`[warm_pool] size`)
     #[arg(long, value_name = "N")]
     warm_pool: Option<u32>,
+    /// Run the tests with the programs of `cargo xtask build`, which takes minutes longer to build
+    #[arg(long)]
+    release: bool,
     /// End a test program after this many minutes, and fail
     #[arg(long, value_name = "MINUTES", default_value_t = 30)]
     limit: u64,
@@ -73,7 +76,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         environment.push(("EXECUTOR_CLIENTS", clients::install(workspace, &python)?.into()));
         environment.push(("EXECUTOR_PYTHON", python.into()));
         environment.push(("EXECUTOR_GO", go::environment(workspace)?.into()));
-        let tested = dist::build_tested(workspace)?;
+        let tested = if options.release {
+            dist::build(workspace)?;
+            workspace.dist()
+        } else {
+            dist::build_tested(workspace)?
+        };
         environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
         if options.filter.is_none() {
             step("Showing the demo");

@@ -1,4 +1,4 @@
-//! Checks the profiles in Cargo.toml and in `xtask/tested.toml`. The tests read text only.
+//! Checks the profiles in Cargo.toml. The tests read text only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,23 +34,11 @@ fn a_panic_ends_daemon_and_launcher() {
     }
 }
 
-/// Each crate of executord and the launcher is optimized for the tests, because an optimizer might remove a wipe.
+/// The crates that overwrite secrets are optimized for the tests, because an optimizer might remove a wipe.
 #[test]
-fn crates_of_daemons_are_optimized_for_tests() {
-    let settings = fs::read_to_string(root().join("xtask/tested.toml")).expect("tested.toml");
-    let manifests =
-        fs::read_dir(root().join("executor")).expect("executor/").map(|entry| entry.expect("an entry").path());
-    let mut names: Vec<String> = Vec::new();
-    for manifest in manifests.chain([root().join("proto")]) {
-        let manifest = fs::read_to_string(manifest.join("Cargo.toml")).expect("Cargo.toml");
-        let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).expect("a name");
-        names.push(name.trim_matches('"').to_owned());
+fn wiping_crates_are_optimized_for_tests() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    for name in ["executor-secrets", "executor-sys"] {
+        assert!(profile(&manifest, &format!("dev.package.{name}")).contains(&"opt-level = 2"), "{name}");
     }
-    assert!(names.len() > 10 && names.iter().any(|name| name == "executor-launcher"), "{names:?}");
-    // Cargo.toml optimizes the search for residue.
-    let is_missing = |name: &&String| {
-        **name != "executor-residue" && !settings.contains(&format!("[profile.dev.package.{name}]\nopt-level = "))
-    };
-    let missing: Vec<&String> = names.iter().filter(is_missing).collect();
-    assert!(missing.is_empty(), "xtask/tested.toml does not optimize {missing:?}");
 }

@@ -1,7 +1,9 @@
-//! Searches all readable memory mappings of a process.
+//! Searches all readable memory mappings of a process. Skips pages of the process's own program that the process has not
+//! modified: they contain what the program's file contains, which is tens of megabytes for each process.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt as _;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use crate::process::{Process, gone};
 use crate::{Place, Search};
@@ -19,8 +21,17 @@ impl Search<'_> {
             Err(error) if gone(&error) => return,
             Err(error) => return self.report.unsearched(format!("memory of {process}"), error.to_string()),
         };
+        let program = Program::from_pid(process.pid);
         for mapping in String::from_utf8_lossy(&maps).lines().filter_map(Mapping::parse) {
-            self.mapping(process, &memory, &mapping);
+            match program.as_ref().filter(|program| program.is_mapped_privately(&mapping)) {
+                Some(program) => {
+                    for modified in program.modified(&mapping) {
+                        let part = Mapping { start: modified.start, end: modified.end, ..mapping };
+                        self.mapping(process, &memory, &part);
+                    }
+                }
+                None => self.mapping(process, &memory, &mapping),
+            }
         }
     }
 
@@ -51,11 +62,56 @@ impl Search<'_> {
     }
 }
 
+/// The program that a process executes.
+struct Program {
+    inode: u64,
+    /// Name in /proc/PID/maps.
+    name: String,
+    pagemap: File,
+}
+
+impl Program {
+    /// Returns `None` if the process has exited, or if its program's file cannot be examined. Then the whole memory is
+    /// searched.
+    fn from_pid(pid: u32) -> Option<Self> {
+        let exe = format!("/proc/{pid}/exe");
+        let name = fs::read_link(&exe).ok()?.to_str()?.to_owned();
+        let inode = fs::metadata(&exe).ok()?.ino();
+        Some(Self { inode, name, pagemap: File::open(format!("/proc/{pid}/pagemap")).ok()? })
+    }
+
+    fn is_mapped_privately(&self, mapping: &Mapping<'_>) -> bool {
+        mapping.is_private && mapping.inode == self.inode && mapping.name == self.name
+    }
+
+    /// Returns the pages of a private mapping of the program that may differ from the program's file.
+    fn modified(&self, mapping: &Mapping<'_>) -> Vec<Range<u64>> {
+        let page = rustix::param::page_size() as u64;
+        let mut entries = vec![0; ((mapping.end - mapping.start) / page * 8) as usize];
+        if self.pagemap.read_exact_at(&mut entries, mapping.start / page * 8).is_err() {
+            return vec![mapping.start..mapping.end];
+        }
+        let mut modified: Vec<Range<u64>> = Vec::new();
+        for (entry, start) in entries.as_chunks().0.iter().zip((mapping.start..).step_by(page as usize)) {
+            let entry = u64::from_ne_bytes(*entry);
+            let (is_present, is_swapped, is_file) = (entry >> 63 & 1 == 1, entry >> 62 & 1 == 1, entry >> 61 & 1 == 1);
+            match modified.last_mut() {
+                _ if !is_swapped && (is_file || !is_present) => {}
+                Some(last) if last.end == start => last.end += page,
+                _ => modified.push(start..start + page),
+            }
+        }
+        modified
+    }
+}
+
 /// A line of /proc/PID/maps.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping<'a> {
     pub(crate) start: u64,
     pub(crate) end: u64,
+    pub(crate) is_private: bool,
+    pub(crate) inode: u64,
     pub(crate) name: &'a str,
 }
 
@@ -64,28 +120,67 @@ impl<'a> Mapping<'a> {
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
-        let readable = words.next()?.starts_with('r');
-        let name = words.nth(3).unwrap_or_default().trim_start();
+        let permissions = words.next()?;
+        let inode = words.nth(2)?.parse().ok()?;
+        let name = words.next().unwrap_or_default().trim_start();
         let number = |digits| u64::from_str_radix(digits, 16).ok();
         let of_the_kernel = ["[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&name);
-        (readable && !of_the_kernel).then_some(Self { start: number(start)?, end: number(end)?, name })
+        (permissions.starts_with('r') && !of_the_kernel).then_some(Self {
+            start: number(start)?,
+            end: number(end)?,
+            is_private: permissions.ends_with('p'),
+            inode,
+            name,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
     use super::*;
 
     #[test]
-    fn reads_maps() {
-        let mapping = |name| Some(Mapping { start: 0x1000, end: 0x3000, name });
-        assert_eq!(Mapping::parse("1000-3000 r--p 00000000 00:00 0"), mapping(""));
-        assert_eq!(Mapping::parse("1000-3000 rw-p 00000000 00:00 0                  [heap]"), mapping("[heap]"));
+    fn maps_are_parsed() {
+        let mapping = |is_private, inode, name| Some(Mapping { start: 0x1000, end: 0x3000, is_private, inode, name });
+        assert_eq!(Mapping::parse("1000-3000 r--p 00000000 00:00 0"), mapping(true, 0, ""));
         assert_eq!(
-            Mapping::parse("1000-3000 r-xp 00000000 08:01 77         /a b (deleted)"),
-            mapping("/a b (deleted)")
+            Mapping::parse("1000-3000 rw-p 00000000 00:00 0                  [heap]"),
+            mapping(true, 0, "[heap]")
+        );
+        assert_eq!(
+            Mapping::parse("1000-3000 r-xs 00000000 08:01 77         /a b (deleted)"),
+            mapping(false, 77, "/a b (deleted)")
         );
         assert_eq!(Mapping::parse("1000-3000 ---p 00000000 00:00 0"), None);
         assert_eq!(Mapping::parse("1000-3000 r--p 00000000 00:00 0       [vvar]"), None);
+    }
+
+    /// Variables of the program, on pages of their own in a writable private mapping of the program's file.
+    #[repr(align(4096))]
+    struct Pages([AtomicU8; 8192]);
+
+    static PAGES: Pages = Pages([const { AtomicU8::new(1) }; 8192]);
+
+    /// A page of the program is searched after the process has modified it. As a control, the page is skipped before,
+    /// and so is the page of a function.
+    #[test]
+    fn modified_pages_of_program_are_searched() {
+        let is_searched = |address: u64| {
+            let maps = fs::read_to_string("/proc/self/maps").unwrap();
+            let mut mappings = maps.lines().filter_map(Mapping::parse);
+            let mapping = mappings.find(|mapping| (mapping.start..mapping.end).contains(&address)).unwrap();
+            let program = Program::from_pid(std::process::id()).unwrap();
+            assert!(program.is_mapped_privately(&mapping), "{mapping:?}");
+            program.modified(&mapping).iter().any(|part| part.contains(&address))
+        };
+        let address = |variable: &AtomicU8| std::ptr::from_ref(variable) as u64;
+        let (first, second) = (&PAGES.0[0], &PAGES.0[4096]);
+        assert_eq!(first.load(Ordering::Relaxed), 1);
+        assert!(!is_searched(address(first)), "control failed: an unmodified page is searched");
+        first.store(2, Ordering::Relaxed);
+        assert!(is_searched(address(first)) && !is_searched(address(second)));
+        assert!(!is_searched(Mapping::parse as fn(_) -> _ as usize as u64));
     }
 }

@@ -16,12 +16,13 @@ use std::{ffi::OsString, fs, io, io::Write as _, thread};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use crate::dist;
 use crate::workspace::{Workspace, is_root, step};
 
 /// Number of concurrent runs: two for each CPU of a small machine.
 const LANES: usize = 4;
 /// Programs whose runs take minutes. They start first, so that none of them runs alone at the end.
-const LONGEST: [&str; 6] = ["secrets", "supervise", "recover", "network", "interface", "launch"];
+const LONGEST: [&str; 7] = ["secrets", "supervise", "recover", "network", "cri", "interface", "launch"];
 /// A program that runs alone, because it exhausts scarce resources of the host and measures the remaining resources.
 const ALONE: &str = "adversary";
 
@@ -80,7 +81,8 @@ impl<'a> Job<'a> {
 
 /// Builds the tests of the whole workspace.
 pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
-    let mut cargo = workspace.cargo(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
+    let mut cargo = dist::cargo_for_tests(workspace, &arguments);
     let done = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     ensure!(done.status.success(), "the tests do not compile: {}", done.status);
     let mut programs = Vec::new();
@@ -216,7 +218,7 @@ fn execute(job: &Job<'_>, environment: &[(&str, OsString)], limit: Duration) -> 
 /// Runs the examples in doc comments.
 pub(super) fn run_examples(workspace: &Workspace, filter: Option<&str>) -> anyhow::Result<bool> {
     step("Running the examples in doc comments");
-    let mut cargo = workspace.cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]);
+    let mut cargo = dist::cargo_for_tests(workspace, &["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]);
     Ok(cargo.args(filter).status()?.success())
 }
 

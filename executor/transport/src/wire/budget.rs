@@ -352,7 +352,7 @@ mod tests {
                 held.push(budget.connection(owner, false).reserve(AnswerKind::Stream).await.unwrap());
             }
             let refused = budget.connection(owner, false).reserve(AnswerKind::Stream).await.unwrap_err();
-            assert!(refused.contains("has 1024 calls"), "{refused}");
+            assert!(refused.contains("the maximum of 1024 open"), "{refused}");
         }
         let refused = budget.connection(10, false).reserve(AnswerKind::Stream).await.unwrap_err();
         assert!(refused.contains("4096"), "{refused}");

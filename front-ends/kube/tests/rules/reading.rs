@@ -95,7 +95,7 @@ fn p5_sizes() {
     refuses(&data((1 << 20) + 1), "P5 : has 1048577 bytes of data");
     let annotated = pod("", "").replace("a\\nb", &"x".repeat(262_144));
     refuses(&annotated, "P5 metadata.annotations: is 262148");
-    refuses(&data(3 << 20), "P2 : is");
+    refuses(&data(3 << 20), "P2 : the document is");
 }
 
 #[test]

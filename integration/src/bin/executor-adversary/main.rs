@@ -57,6 +57,9 @@ struct Options {
     /// Repeat races and use larger numbers (takes about ten minutes)
     #[arg(long)]
     long: bool,
+    /// Leave out the attacks that wait five seconds or more for a time limit
+    #[arg(long, conflicts_with = "long")]
+    quick: bool,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -64,6 +67,22 @@ struct Options {
     #[arg(long, hide = true, value_names = ["ATTACK", "PART"], num_args = 2)]
     play: Option<Vec<String>>,
 }
+
+/// Names of the attacks that wait five seconds or more for a time limit.
+const SLOW: [&str; 12] = [
+    "shares: unread responses and PINGs",
+    "shares: unread responses and a byte of window",
+    "shares: streams of counters",
+    "memory: unread responses",
+    "callers: GetSecrets of many users",
+    "callers: GetSecrets during a flood of connections",
+    "shim: the handle for root",
+    "clock: jumps under retention and events",
+    "readers: lossless clients that never read",
+    "drains: calls whose clients disconnect",
+    "conventions: a hostile server",
+    "tls: a certificate that expires",
+];
 
 /// All attacks, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
@@ -114,6 +133,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     let is_wanted = |attack: &&Attack| {
         options.filter.as_ref().is_none_or(|words| attack.name.contains(words.as_str()))
             && (options.position.is_empty() || options.position.contains(&attack.position))
+            && !(options.quick && SLOW.contains(&attack.name))
     };
     let wanted: Vec<&Attack> = all().filter(is_wanted).collect();
     ensure!(!wanted.is_empty(), "the filters match no attack; --list prints all attacks");
@@ -138,4 +158,16 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         print!("{}", report.table());
     }
     Ok(report.rows.iter().all(Row::is_good))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_attacks_exist() {
+        for name in SLOW {
+            assert!(all().any(|attack| attack.name == name), "{name}");
+        }
+    }
 }

@@ -83,7 +83,7 @@ fn secrets_of_clusters_are_followed() {
         ("shop/page", "a", Code::Unavailable, "not a Kubernetes Secret"),
         ("shop/hangs", "a", Code::Unavailable, "within 2 s"),
         ("shop/moved", "a", Code::Unavailable, "307"),
-        ("shop/flood", "a", Code::FailedPrecondition, "larger than 8388608 bytes"),
+        ("shop/flood", "a", Code::FailedPrecondition, "larger than the maximum of 8388608 bytes"),
         ("shop/large", "a", Code::FailedPrecondition, "1048576"),
         ("shop/db", "", Code::InvalidArgument, "is empty"),
         ("shop", "a", Code::InvalidArgument, "must be NAMESPACE/NAME"),

@@ -56,7 +56,7 @@ fn reference_errors_name_field_without_value() {
     let at = |part: &str| format!("{place}{part}");
     let table: Vec<(RunRequest, Code, String, &str)> = vec![
         (file("shelf", "nothing", ""), Code::NotFound, at(""), "does not exist"),
-        (file("shelf", "large", ""), Code::FailedPrecondition, at(""), "larger than 1048576 bytes"),
+        (file("shelf", "large", ""), Code::FailedPrecondition, at(""), "larger than the maximum of 1048576 bytes"),
         (file("shelf", "link", ""), Code::PermissionDenied, at(""), "escapes"),
         (file("shelf", "token", ""), Code::PermissionDenied, at(""), "contains executord's own credentials"),
         (file("vault", "auth/token/lookup-self", "id"), Code::InvalidArgument, at(".path"), "contains `auth`"),

@@ -134,7 +134,7 @@ fn vault_errors_are_reported() {
         ("kv/app/db", "none", "", Code::NotFound, "the secret has no entry \"none\""),
         ("none/app", "user", "", Code::PermissionDenied, "denies access (403)"),
         ("kv/other", "user", "", Code::PermissionDenied, "denies access (403)"),
-        ("kv/app/large", "user", "", Code::FailedPrecondition, "larger than 1048576 bytes"),
+        ("kv/app/large", "user", "", Code::FailedPrecondition, "larger than the maximum of 1048576 bytes"),
     ] {
         let refused = run(path, key, version).unwrap_err();
         let reported = refused.message();
