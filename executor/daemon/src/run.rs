@@ -3,7 +3,6 @@
 pub(crate) mod admit;
 pub(crate) mod dry_run;
 mod launch;
-mod payload;
 pub mod plan;
 pub(crate) mod pods;
 pub mod recover;

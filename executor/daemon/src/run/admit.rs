@@ -27,7 +27,6 @@ use executor_providers::WorkloadLogins;
 use executor_secrets::TagKey;
 
 use super::launch::{RequestOrigin, fill_in_id, launch, same_container, tag_key};
-use super::payload;
 use super::plan::without_rootfs;
 use super::plan::{denied_image, plan_with, plan_with_image, plan_without_image, with_volume_images, with_volumes_of};
 use crate::access::Client;
@@ -218,7 +217,7 @@ impl<'a> Filled<'a> {
     fn load(self) -> Result<LoadedContainer<'a>, ApiError> {
         let Self { received: Received { node, request, trace }, plan, sources, logins, identity, leases } = self;
         let session = node.launcher.session()?;
-        let payload = payload::load(&plan, &request).map_err(|error| {
+        let payload = LaunchPayload::new(&plan, &request).map_err(|error| {
             let why = format!("no memory or descriptors for the plan and secrets of container {}: {error}", plan.id);
             ApiError::new(Kind::Exhausted, why)
         })?;

@@ -12,8 +12,8 @@ use executor_core::plan::Plan;
 use executor_proto::v1;
 
 use super::launch::{RequestOrigin, fill_in_id, launch, same_container, tag_key};
-use super::payload;
 use super::plan::validated;
+use crate::actor::LaunchPayload;
 use crate::api_error::{ApiError, Kind};
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
@@ -78,7 +78,7 @@ async fn make_pod(
     let session = node.launcher.session()?;
     node.check_room()?;
     plan.connectivity.name_server = node.names.open_for(&plan).await;
-    let payload = payload::of_pod(&plan).map_err(|error| {
+    let payload = LaunchPayload::for_pod(&plan).map_err(|error| {
         ApiError::new(Kind::Exhausted, format!("no memory or descriptors for the plan of pod {}: {error}", plan.id))
     })?;
     launch(node, plan, RequestOrigin::default(), &tag, session, payload).await
