@@ -26,9 +26,10 @@ pub(crate) struct BindingArgs {
     /// repeated
     ///
     /// Entries are copied unchanged. Names that begin with a dot (except `.metadata`) and directories in a binding are
-    /// skipped; links are followed. Entries that describe the binding are not masked: the entries that `.metadata`
-    /// lists, or label, name, plan and the like if there is a label. If there is a `..data` link, as Kubernetes writes
-    /// it, everything is read through that link.
+    /// skipped; links are followed. These entries are not masked: `type`, `provider` and `.metadata`; the entries that
+    /// `.metadata` lists as metadata only; without such a list, and if there is an entry `label`: label, plan, tags,
+    /// name, binding_name, instance_name, binding_guid and instance_guid, also with `-` for `_`. If there is a `..data`
+    /// link, as Kubernetes writes it, everything is read through that link.
     #[arg(long, value_name = "DIR", group = "bindings")]
     pub(crate) bind: Vec<PathBuf>,
 }
