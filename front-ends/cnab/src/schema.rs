@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::violation::pointer;
 
 /// Keywords of draft-07 whose value is a schema.
-const ONE: [&str; 8] =
+const SCHEMA_KEYWORDS: [&str; 8] =
     ["additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then"];
 /// Keywords whose value is a list of schemas.
 const LISTS: [&str; 4] = ["allOf", "anyOf", "items", "oneOf"];
@@ -30,7 +30,9 @@ pub(crate) fn each_schema<'a>(schema: &'a Value, visit: &mut impl FnMut(&str, &'
                 Value::Object(map) if MAPS.contains(&name.as_str()) => {
                     open.extend(map.iter().map(|(name, one)| (pointer(&at, name), one)));
                 }
-                Value::Object(_) if ONE.contains(&name.as_str()) || name == "items" => open.push((at, value)),
+                Value::Object(_) if SCHEMA_KEYWORDS.contains(&name.as_str()) || name == "items" => {
+                    open.push((at, value));
+                }
                 _ => {}
             }
         }

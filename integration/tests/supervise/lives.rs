@@ -39,7 +39,7 @@ const EVENTS: usize = 100;
 const ROTATED: usize = 100;
 const SECRET: &str = "db/password";
 const ID: &str = "life-";
-/// Number of running containers in the control, which checks that the figures rise.
+/// Number of containers that the control keeps running, to show that every figure except memory rises.
 const CONTROLS: usize = 12;
 
 #[test]
@@ -77,7 +77,7 @@ fn short_lives_leave_nothing_that_grows() {
     }
     let found = grown(&figures);
     assert!(found.is_empty(), "{}", found.join("\n"));
-    node.figures_see_what_is_there(&figures);
+    node.figures_rise_with_containers(&figures);
 }
 
 /// The daemon, its host, and the image of all containers.
@@ -154,7 +154,7 @@ impl Node {
     }
 
     /// As a control, every figure except memory is higher while containers and mounts exist.
-    fn figures_see_what_is_there(&self, figures: &[Figures]) {
+    fn figures_rise_with_containers(&self, figures: &[Figures]) {
         let ids: Vec<_> = (0..CONTROLS).map(id).collect();
         for number in 0..CONTROLS {
             self.daemon.api.run(self.request(sleeper(""), number)).unwrap();

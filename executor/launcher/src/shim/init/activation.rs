@@ -34,9 +34,9 @@ use crate::shim::files::inject;
 use crate::warm::{KEPT, STAGE};
 
 /// Message of init after its activation.
-const TAKEN: &[u8] = b"taken";
+const ACCEPTED: &[u8] = b"taken";
 /// Message that init sends before the error message if the activation failed and the command carried the payload.
-pub(crate) const NOT_TAKEN: &[u8] = b"not taken";
+pub(crate) const NOT_ACCEPTED: &[u8] = b"not taken";
 /// Maximum size of a command, in bytes.
 const COMMAND_MAX: usize = 64 << 10;
 /// Maximum number of groups in a command to a warm container. Each group has at most 11 bytes.
@@ -107,7 +107,7 @@ impl ActivationMessage {
         self.send(init, None).map_err(error)?;
         let mut reported = vec![0; FAILURE_MAX];
         match init.recv_by(&mut reported, Instant::now() + START_TIMEOUT).map_err(error)? {
-            Some((length, _)) if &reported[..length] == TAKEN => Ok(()),
+            Some((length, _)) if &reported[..length] == ACCEPTED => Ok(()),
             Some((length, _)) => {
                 Err(failed_by(format!("warm container: {}", StartFailure::decode(&reported[..length]).1)))
             }
@@ -115,8 +115,8 @@ impl ActivationMessage {
         }
     }
 
-    /// Sends the command to init together with the payload, without waiting. If a step fails, init sends [`NOT_TAKEN`]
-    /// before the error message.
+    /// Sends the command to init together with the payload, without waiting. If a step fails, init sends
+    /// [`NOT_ACCEPTED`] before the error message.
     ///
     /// # Errors
     /// Returns an error if init has exited.
@@ -142,17 +142,17 @@ pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>),
     drop(buffer);
     let views = command.mounts.len() + usize::from(command.generations);
     let payload = (fds.len() > 1 + 3 + views).then(|| fds.pop()).flatten();
-    let taken = command.take(fds).and_then(|part| {
+    let accepted = command.take(fds).and_then(|part| {
         if payload.is_none() {
-            socket.send(TAKEN, &[]).map_err(step("report the activation"))?;
+            socket.send(ACCEPTED, &[]).map_err(step("report the activation"))?;
         }
         Ok(part)
     });
-    match taken {
+    match accepted {
         Ok(part) => Ok((part, payload)),
         Err(failure) => {
             if payload.is_some() {
-                let _ = socket.send(NOT_TAKEN, &[]); // fails only if the shim has exited
+                let _ = socket.send(NOT_ACCEPTED, &[]); // fails only if the shim has exited
             }
             Err(failure)
         }

@@ -18,7 +18,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 
-use super::activation::{ActivationMessage, NOT_TAKEN};
+use super::activation::{ActivationMessage, NOT_ACCEPTED};
 use super::init_spec::InitSpec;
 use super::last_steps::{Init, TERMINAL};
 use crate::cgroup::Devices;
@@ -155,7 +155,7 @@ impl Created {
     /// Sends init its payload, if it runs a program, and waits until the program runs or init reports a failure.
     /// Returns the terminal, if the program has one. `stage` is the root file system in the shim's mount namespace.
     pub(crate) fn start(&mut self, payload: Option<&MemFile>, stage: &Path) -> Result<Option<OwnedFd>, NotStarted> {
-        let mut is_taken = true;
+        let mut is_accepted = true;
         let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted::Failed {
             message: format!("start: {what}: {error}"),
             errno: 0,
@@ -179,7 +179,7 @@ impl Created {
                 // The socket closes on execve or exit; waitpid distinguishes them.
                 Ok(None) => return Ok(terminal),
                 Ok(Some((length, fds))) if &reported[..length] == TERMINAL => terminal = fds.into_iter().next(),
-                Ok(Some((length, _))) if &reported[..length] == NOT_TAKEN => is_taken = false,
+                Ok(Some((length, _))) if &reported[..length] == NOT_ACCEPTED => is_accepted = false,
                 Ok(Some((length, _))) if let Some(dir) = workdir::requested(&reported[..length]) => {
                     let namespaces = Namespaces::other_than_own(self.pid)
                         .map_err(|error| failed("cannot open the namespaces of the container's init", &error))?;
@@ -189,7 +189,7 @@ impl Created {
                 }
                 Ok(Some((length, _))) => {
                     let (errno, message) = StartFailure::decode(&reported[..length]);
-                    return Err(if is_taken {
+                    return Err(if is_accepted {
                         NotStarted::Failed { message, errno }
                     } else {
                         NotStarted::Refused(failed_by(format!("warm container: {message}")))

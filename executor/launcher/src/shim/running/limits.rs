@@ -50,7 +50,7 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.cpu_quota_us = if held("cpu", "limits.cpu_quota_us", asked.cpu_quota_us) { asked.cpu_quota_us } else { 0 };
     limits.cpu_shares = if held("cpu", "limits.cpu_shares", asked.cpu_shares.into()) { asked.cpu_shares } else { 0 };
     limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
-    lacking.extend(unheld_options(host, &plan.host_options, controllers.contains("hugetlb")));
+    lacking.extend(unsupported_options(host, &plan.host_options, controllers.contains("hugetlb")));
     // With unlimited swap there is nothing to enforce.
     let bounded = asked.swap_bytes != Some(-1);
     if limits.memory_bytes > 0 && bounded && !host.hierarchies.holds_swap() {
@@ -78,7 +78,7 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
 
 /// Returns a violation for each limit on huge pages and each file of cgroup version 2 that the host does not have. If
 /// the host has no pages of a size, a limit on this size needs no controller.
-fn unheld_options(host: &Host, options: &HostOptions, has_hugetlb: bool) -> Vec<Violation> {
+fn unsupported_options(host: &Host, options: &HostOptions, has_hugetlb: bool) -> Vec<Violation> {
     let pages = options.hugepage_bytes.keys().filter_map(|size| {
         let why = match page_pool(size) {
             None => "cannot be enforced: this host has no huge pages of this size",
