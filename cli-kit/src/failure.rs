@@ -27,7 +27,7 @@ pub enum Failure {
     #[error("{message}")]
     Violated { code: Code, message: String, violations: Vec<Violation> },
     /// The connection was lost and not restored in time.
-    #[error("{doing}: lost the connection to executord at {at}, which did not come back within {} s", .waited.as_secs())]
+    #[error("{doing}: lost the connection to executord at {at}, and could not reconnect within {} s", .waited.as_secs())]
     GaveUp { doing: String, at: ServerAddress, waited: Duration },
     /// This program's own output could not be written.
     #[error("cannot write to {stream}")]

@@ -180,7 +180,7 @@ fn report_unless_ended(session: &Session, result: Result<(), Failure>) {
 fn log_ended(session: &Session, result: Result<(), Failure>) -> Result<Result<(), Failure>, Failure> {
     match &result {
         Err(Failure::Detached { .. }) => return result.map(Ok),
-        // If executord does not come back, the wait for completion reports the error.
+        // If the connection cannot be restored, the wait for completion reports the error.
         Ok(()) | Err(Failure::GaveUp { .. }) => {}
         Err(failure) => session.output.note(failure.describe()),
     }

@@ -27,8 +27,8 @@ pub enum Error {
         /// Address of the executord.
         at: ServerAddress,
     },
-    /// The connection broke, and executord did not come back.
-    #[error("lost the connection to executord at {at}, which did not come back within {} s", .waited.as_secs())]
+    /// The connection broke and could not be restored in time.
+    #[error("lost the connection to executord at {at}, and could not reconnect within {} s", .waited.as_secs())]
     GaveUp {
         /// Address of the executord.
         at: ServerAddress,

@@ -357,8 +357,8 @@ impl Client {
     /// executord then returns the container that the first call created.
     ///
     /// # Errors
-    /// Returns every violation of the request ([`Error::violations`]), or an error if the connection broke and
-    /// executord did not come back; the container may exist in that case.
+    /// Returns every violation of the request ([`Error::violations`]), or an error if the connection broke and could
+    /// not be restored in time; the container may exist in that case.
     pub async fn run(&self, run: &Run) -> Result<Started, Error> {
         let mut message = run.0.clone();
         if message.id.is_empty() {

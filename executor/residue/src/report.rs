@@ -62,7 +62,7 @@ impl fmt::Display for Place {
             Self::MountTable { pid, name } => write!(out, "mount table of {name} {pid}"),
             Self::File(path) => write!(out, "{}", path.display()),
             Self::Journal => out.write_str("the journal"),
-            Self::Kernel { page } => write!(out, "kernel memory, {page} page"),
+            Self::Kernel { page } => write!(out, "physical memory, {page} page"),
         }
     }
 }

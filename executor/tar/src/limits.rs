@@ -28,7 +28,7 @@ pub struct Limits {
     pub xattrs: u64,
     /// Maximum number of bytes of an extension header: a long name, a long link, pax records.
     pub description: u64,
-    /// Maximum number of pieces of a sparse file.
+    /// Maximum number of data regions of a sparse file.
     pub pieces: u64,
 }
 

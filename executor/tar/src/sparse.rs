@@ -1,10 +1,10 @@
-//! Sparse files: the parts of them that the archive contains.
+//! Parses and checks the lists of data regions of sparse files.
 
 use crate::header::{BLOCK, Header, number};
 use crate::pax::decimal;
 use crate::{Limits, TarError};
 
-/// A part of a file that the archive contains.
+/// A data region of a sparse file, which the archive contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Offset in the file.
@@ -26,14 +26,15 @@ pub(crate) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Re
     let mut sum = 0_u64;
     for piece in pieces {
         let after = piece.at.checked_add(piece.length).filter(|after| *after <= size && piece.at >= end);
-        end =
-            after.ok_or_else(|| TarError::damaged(path, "the pieces of the sparse file overlap or exceed its size"))?;
+        end = after.ok_or_else(|| {
+            TarError::damaged(path, "the data regions of the sparse file overlap or exceed its size")
+        })?;
         sum = sum.saturating_add(piece.length);
     }
     if sum == stored {
         Ok(())
     } else {
-        Err(TarError::damaged(path, "the pieces of the sparse file do not add up to its content"))
+        Err(TarError::damaged(path, "the lengths of the sparse file's data regions do not add up to the stored size"))
     }
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn from_pairs(numbers: &[u64], path: &[u8], limits: &Limits) -> Resul
 
 fn limit(pieces: usize, path: &[u8], limits: &Limits) -> Result<(), TarError> {
     if pieces as u64 > limits.pieces {
-        return Err(TarError::limit(path, "pieces of a sparse file", pieces as u64, limits.pieces));
+        return Err(TarError::limit(path, "data regions of a sparse file", pieces as u64, limits.pieces));
     }
     Ok(())
 }
@@ -60,7 +61,7 @@ pub(crate) fn from_gnu(
     limits: &Limits,
     mut next_block: impl FnMut() -> Result<[u8; BLOCK], TarError>,
 ) -> Result<(u64, Vec<Piece>), TarError> {
-    let damaged = || TarError::damaged(path, "an invalid list of pieces of a sparse file");
+    let damaged = || TarError::damaged(path, "an invalid list of data regions of a sparse file");
     let mut pieces = Vec::new();
     let mut take = |list: &[u8]| {
         for pair in list.chunks_exact(GNU_PIECE) {

@@ -117,7 +117,8 @@ fn execute(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
 
 fn memory(fd: OwnedFd) -> Result<MemFile, Failure> {
     let most = executor_core::limits::URL_MAX as u64;
-    MemFile::from_fd_to_wipe(fd, most).map_err(|error| Failure::last(format!("cannot read the URL: {error}")))
+    MemFile::from_fd_to_wipe(fd, most)
+        .map_err(|error| Failure::last(format!("cannot use the memory file with the URL: {error}")))
 }
 
 /// Sets a pipe to blocking mode, because executord used it in non-blocking mode.

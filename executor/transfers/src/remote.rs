@@ -23,7 +23,8 @@ pub(crate) struct Url {
 impl Url {
     /// Reads a URL from a memory file, then wipes the file.
     pub(crate) fn read(file: &MemFile) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::last(format!("cannot read the URL: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::last(format!("cannot read or wipe the memory file with the URL: {error}"));
         let text = file.read(|bytes| Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())).map_err(failed)?;
         file.wipe().map_err(failed)?;
         Self::parse(&text)
@@ -102,7 +103,7 @@ pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     match error {
         HttpError::Forbidden(why) => Failure::last(format!("access to {origin} is not allowed: {why}")),
         HttpError::Slow { within, .. } => {
-            Failure::transient(format!("no response of {origin} within {} s", within.as_secs_f32().ceil()))
+            Failure::transient(format!("no response from {origin} within {} s", within.as_secs_f32().ceil()))
         }
         HttpError::Broken(why) => Failure::transient(format!("{origin}: {}", plain(&why))),
         HttpError::Untrusted(why) => Failure::last(format!("{origin}: {why}")),

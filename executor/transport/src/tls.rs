@@ -248,7 +248,10 @@ impl Log {
     fn refused(&mut self, address: Option<SocketAddr>, why: &str) {
         if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_INTERVAL) {
             if self.unreported > 0 {
-                tracing::warn!(clients = self.unreported, "refused more clients over TCP");
+                tracing::warn!(
+                    clients = self.unreported,
+                    "refused further clients over TCP, which were not logged individually"
+                );
             }
             *self = Self { begun: Some(Instant::now()), reported: 0, unreported: 0 };
         }

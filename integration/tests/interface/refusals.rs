@@ -141,7 +141,7 @@ fn files_exceeding_memory_limit_are_reported() {
     let payload = Payload { files: vec![&content], ..Payload::default() };
     let small = validate(&draft(16 << 20), &policy).unwrap();
     let refused = refused(&launcher, &small, &payload);
-    assert_refusal(&refused, Reason::Precondition, "limits.memory_bytes", "the 33554432 bytes of volume");
+    assert_refusal(&refused, Reason::Precondition, "limits.memory_bytes", "the 33554432 bytes of secret files");
     let enough = validate(&draft(64 << 20), &policy).unwrap();
     launcher.launch(&enough, &payload).unwrap().reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("bad").wipe.unwrap().bytes, 32 << 20);

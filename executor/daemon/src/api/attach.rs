@@ -60,7 +60,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
     let refused = |why: String| Err(ApiError::new(Kind::Precondition, format!("container {id} {why}")));
     // In `wiping` the last output may still be available.
     if !matches!(facts.state, State::Running | State::Stopping | State::Wiping) {
-        return refused(format!("is {}: a client can attach to a running container only", facts.state.name()));
+        return refused(format!("is {}: a client can attach to it only while it runs", facts.state.name()));
     }
     if start.input && !facts.plan.stdin {
         return refused("does not accept input: run it with `stdin` to send input".into());

@@ -184,7 +184,7 @@ pub(crate) async fn start(node: &Arc<Node>, start: Wiped<v1::ExecStart>) -> Resu
     if !sources.is_empty() {
         return Err(ApiError::invalid(sources));
     }
-    let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
+    let (handle, facts) = running(node, &request.id, "a process can be executed in it")?;
     if facts.is_paused() {
         let why = format!("container {} is paused: no process can be executed in it before Resume", handle.id());
         return Err(ApiError::new(Kind::Precondition, why));
@@ -235,7 +235,7 @@ pub(crate) async fn archive(
     user: &str,
     direction: CopyDirection,
 ) -> Result<ExecOutcome, ApiError> {
-    let (handle, facts) = running(node, id, "files can be copied from and to")?;
+    let (handle, facts) = running(node, id, "files can be copied from and to it")?;
     let (work, flags): (ArchiveWork, Vec<&[u8]>) = match direction {
         CopyDirection::Out { follow, stat } => {
             let flags = [(follow, ARCHIVE_FOLLOW), (stat, ARCHIVE_STAT)].into_iter().filter(|(set, _)| *set);
@@ -276,14 +276,14 @@ pub(crate) enum CopyDirection {
     },
 }
 
-/// Finds a running container; `what` starts the error message if the container is not running.
+/// Finds a running container; `what` names the refused operation in the error if the container is not running.
 fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<ContainerStatus>), ApiError> {
     let handle = node.find(id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id))?;
     if matches!(facts.state, State::Running | State::Stopping) {
         return Ok((handle, facts));
     }
-    let why = format!("container {id} is {}: {what} a running container only", facts.state.name());
+    let why = format!("container {id} is {}: {what} only while it runs", facts.state.name());
     Err(ApiError::new(Kind::Precondition, why))
 }
 

@@ -139,7 +139,11 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, input: WarmInput, lifeline:
             0
         }
         Err(error) => {
-            log::line(Level::Error, "", format_args!("a warm container exits: {error}"));
+            log::line(
+                Level::Error,
+                "",
+                format_args!("a warm container cannot wait for a launch and is removed: {error}"),
+            );
             warm.discard(host);
             1
         }

@@ -54,7 +54,7 @@ pub(crate) fn bundle(path: &Path) -> Result<Loaded, CnabError> {
     } else {
         read(path, BUNDLE_MAX as u64)?
     };
-    let bundle = Bundle::parse(&bytes).map_err(wrong(format!("{} breaks the rules of CNAB", path.display())))?;
+    let bundle = Bundle::parse(&bytes).map_err(wrong(format!("{} is not a valid CNAB bundle", path.display())))?;
     Ok(Loaded { bundle, thick: thick.then(|| path.to_owned()) })
 }
 

@@ -229,7 +229,7 @@ impl Maker<'_> {
             None => Bundle::from_claim(&record.claim.bundle),
         };
         let bundle =
-            bundle.map_err(wrong(format!("the bundle of claim {} breaks the rules of CNAB", record.claim.id)))?;
+            bundle.map_err(wrong(format!("the bundle of claim {} is not a valid CNAB bundle", record.claim.id)))?;
         Ok(Some(Loaded { bundle, thick: None }))
     }
 

@@ -193,7 +193,7 @@ fn copy_has_permissions_of_container_user() {
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     assert!(cp(&daemon, &["c:/tmp/mine", &out]).stderr.contains("declared no outputs"));
-    assert!(cp(&daemon, &[&file, "c:/tmp"]).stderr.contains("a running container only"));
+    assert!(cp(&daemon, &[&file, "c:/tmp"]).stderr.contains("only while it runs"));
     let closed = Setup::default().config("[policy]\nallow_exec = false\n").start();
     closed.api.started(sleeper("c"));
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));
@@ -318,7 +318,7 @@ fn uncopyable_entry_does_not_stop_copy() {
         assert!(copied.stderr.contains(name), "{name}: {copied:?}");
     }
     assert_eq!(shell_output(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
-    // From the container: a name on the host is already used by a directory.
+    // Copy out of the container: on the host, a directory exists at the path of one file.
     fs::remove_file(out.join("a")).unwrap();
     fs::create_dir(out.join("a")).unwrap();
     let copied = cp(&daemon, &["c:/tmp/t/.", &out.display().to_string()]);

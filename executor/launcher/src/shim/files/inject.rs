@@ -167,7 +167,10 @@ impl Injection<'_> {
     /// Returns the refusal for files that exceed the container's memory limit, to which they are charged.
     fn too_small(&self) -> Refused {
         let bytes: u64 = self.plan.files.iter().map(|file| file.size).sum();
-        let why = format!("is {}; the {bytes} bytes of volume mounted files do not fit", self.plan.limits.memory_bytes);
+        let why = format!(
+            "is {} bytes, which is too small: the {bytes} bytes of secret files count towards it",
+            self.plan.limits.memory_bytes
+        );
         Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
     }
 
