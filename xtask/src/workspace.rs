@@ -123,7 +123,7 @@ fn line(command: &Command) -> String {
 mod tests {
     use super::*;
 
-    /// `cargo test` sets the same variables as `cargo run`, so they are set here.
+    /// Relies on `cargo test`, which sets the same package variables for this test as `cargo run` does for xtask.
     #[test]
     fn cargo_runs_without_variables_of_xtask() {
         let mut command = Command::new("cargo");

@@ -266,7 +266,8 @@ fn is_program(name: &str, path: &OsStr) -> bool {
     std::env::split_paths(path).any(|directory| directory.join(name).is_file())
 }
 
-/// Converts violations to missing settings. Violations that the same line corrects are joined.
+/// Converts violations to missing settings. Violations that are corrected by the same configuration line are merged
+/// into one setting.
 fn to_missing(kubelet: &Kubelet, violations: &[Violation], is_needed: bool) -> Vec<MissingSetting> {
     let mut by_line: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut others = Vec::new();

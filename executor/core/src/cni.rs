@@ -3,8 +3,8 @@
 //!
 //! Configuration files become a [`CniNetwork`] and the JSON for a plugin's standard input. Results of plugins become
 //! [`Addresses`] or errors with the plugin's own message. All of this follows the CNI specification, versions 0.3.1 to
-//! 1.1.0. Configuration and plugins belong to the operator, but the size of both is
-//! limited. STATUS is not implemented, because nothing in a container's lifecycle needs it.
+//! 1.1.0. Configuration and plugins belong to the operator, but the size of both is limited. STATUS is not implemented,
+//! because nothing in a container's lifecycle needs it.
 
 mod answer;
 mod attachment;

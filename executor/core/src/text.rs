@@ -1,4 +1,4 @@
-//! Escapes or replaces characters of untrusted text that have an effect other than being displayed.
+//! Escapes or replaces control characters, bidirectional marks, and line or paragraph separators in untrusted text.
 //!
 //! A name, a label or a line of output comes from a client, an image or a server, and is displayed in terminals, logs
 //! and tables. A control character moves the cursor or ends the line; a bidirectional mark changes the displayed order

@@ -49,7 +49,8 @@ pub struct Launcher {
     /// Key of request digests, from the newest launcher. The key outlives the connection, so that a repeated request
     /// finds its container even while no launcher is connected.
     key: Mutex<Option<TagKey>>,
-    /// Number of greetings. At each greeting, every container without a live shim has an exit record.
+    /// Number of completed greetings (handshakes) with a launcher. After a greeting, every container without a live
+    /// shim has an exit record.
     greeted: watch::Sender<u64>,
 }
 

@@ -13,7 +13,8 @@ pub enum Destinations<'a> {
     /// The host was named by a server with this reach: its address must be public, or have the same reach and not be
     /// link-local.
     NamedBy(Reach),
-    /// The host had an address with this reach before: its address must have the same reach, or be public.
+    /// The host previously resolved to an address with this reach: the new address must be public or have the same
+    /// reach.
     AnsweredAt(Reach),
     /// The operator's lists.
     Listed(&'a AddressLists),

@@ -44,7 +44,7 @@ fn translated_locally(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     const PLACES: [[usize; 4]; 4] = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
     let octets = address.octets();
     let found = PLACES.map(|place| Ipv4Addr::from(place.map(|at| octets[at])));
-    // Positions that do not hold the address begin with zeros.
+    // Skip candidates that begin with 0: with another prefix length these octets belong to the prefix or the padding.
     found.into_iter().filter(|found| found.octets()[0] != 0).collect()
 }
 

@@ -95,8 +95,8 @@ impl Origin {
         self.host == "localhost" || self.host.ends_with(".localhost")
     }
 
-    /// Checks that the host may have an address. Plain text to `localhost` is allowed, so a name server must not decide
-    /// which address `localhost` has.
+    /// Checks that a connection to this address of the host is allowed. `localhost` must resolve to a loopback address:
+    /// plain text to it is allowed, and a name server must not redirect it.
     ///
     /// # Errors
     /// Returns the reason if the address is not allowed.
@@ -154,7 +154,7 @@ pub enum HttpError {
     Slow {
         /// Bytes received.
         bytes: u64,
-        /// Waiting time in which they were received.
+        /// Period in which `bytes` were received.
         within: Duration,
     },
     Broken(String),
@@ -371,7 +371,7 @@ pub enum BodyError {
     Slow {
         /// Bytes received.
         bytes: u64,
-        /// Waiting time in which they were received.
+        /// Period in which `bytes` were received.
         within: Duration,
     },
     /// The connection was closed before the end of the body.

@@ -18,8 +18,8 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Returns the reach of an address: the nearest reach among the address itself and the IPv4 addresses that it
-    /// represents.
+    /// Classifies an address. For an IPv6 address that embeds IPv4 addresses, returns the nearest reach of all of these
+    /// addresses.
     pub fn from_address(address: IpAddr) -> Self {
         let reach = |one| match one {
             IpAddr::V4(address) => of_v4(address),

@@ -1,8 +1,8 @@
-//! Maps the ids of container users to host ids: with a range of the pool, a user namespace for this range, and
-//! id-mapped views of directories, in which files show the owners that they have in an image.
+//! Maps user and group ids of containers to host ids. A container gets an id range of the pool, a user namespace for
+//! this range, and id-mapped mounts, in which files have the owners from the image.
 //!
-//! The launcher manages the ranges. A shim creates the user namespace of its container and closes it when init is in
-//! it.
+//! The launcher manages the ranges. The shim creates the user namespace, and closes its descriptor after init has
+//! entered the namespace.
 
 mod claims;
 

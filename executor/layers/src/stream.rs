@@ -248,8 +248,8 @@ impl Read for Frames {
 mod tests {
     use super::*;
 
-    /// If a blob is a hole, it is refused before it is read, for each compression, because of its own size or of its
-    /// uncompressed size. The controls: stored data, and a hole below the limit, are read.
+    /// A sparse blob (one large hole) is refused before it is read, with each compression: if its length exceeds the
+    /// limit, or if too few of its bytes are stored on disk. As a control, a hole within the limits is accepted.
     #[test]
     fn sparse_blob_is_refused_before_read() {
         let mut limits = Limits::default();

@@ -112,8 +112,8 @@ fn statuses_stay_while_executord_restarts() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// executord connects to a launcher that answers, without waiting for its exit. On a busy machine the launcher may
-/// answer late, but not at each of five restarts.
+/// executord connects to a running launcher without waiting for the launcher to exit. Up to five restarts are tried,
+/// because on a busy machine the launcher may respond late.
 #[test]
 fn living_launcher_is_not_waited_for() {
     let mut node = KubernetesNode::start();

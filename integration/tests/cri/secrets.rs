@@ -397,7 +397,7 @@ fn references_survive_restarts() {
     node.remove_sandbox(&other).unwrap();
 }
 
-/// `executor-cri --check` names providers in rules that executord does not have, and refuses invalid rules.
+/// `executor-cri --check` reports rules whose provider executord does not have, and refuses invalid rules.
 #[test]
 fn check_names_unknown_providers() {
     let shelf = Shelf::new();

@@ -52,8 +52,7 @@ fn container_has_hostname_hosts_and_resolvers() {
     assert_eq!(rootfs.listing(), before, "the directory that is shared is as it was");
 }
 
-/// If the path of such a file is a directory, or a link to another file, the root file system keeps it, and the
-/// container has a warning.
+/// If /etc/hosts of the image is a directory, it is kept, and the container has a warning.
 #[test]
 fn directory_at_hosts_path_is_kept() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

@@ -260,8 +260,8 @@ fn forged_descriptors_are_refused() {
     launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
 }
 
-/// The shim gives the handle on the secret files only to a peer that connected as root. If root listens on a socket,
-/// every connection to it shows root as its peer; such a connection grants no access.
+/// The shim gives the handle on the secret files only to a peer that connected as root. A connection to a socket that
+/// root listens on has root as its peer (SO_PEERCRED); a passed connection of this kind grants no access.
 #[test]
 fn passed_root_connection_grants_no_access() {
     let launcher = Launcher::start(&[]);

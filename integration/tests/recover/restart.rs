@@ -203,8 +203,8 @@ fn first_after(daemon: &Daemon, cursor: u64, id: &str) -> (bool, u64) {
     (first.gap, first.event.unwrap().cursor)
 }
 
-/// After a kill, a gap is reported only if events were lost. Three kills: without unsynced events; without events sent
-/// since the last start; and, as a control, with a lost event, for which the ledger is restored to an earlier state.
+/// After a kill, a gap is reported only if events were lost. The first two kills lose no event. As a control, the
+/// ledger is restored from an older copy after the third kill, which loses events.
 #[test]
 fn kill_is_gap_only_if_events_lost() {
     let mut daemon = Daemon::start();

@@ -1,5 +1,6 @@
-//! strace records the files that the executor's processes open while they create a container: nothing is written to a
-//! proc that a container could have prepared, and no name service or library of an image is loaded.
+//! strace records the files that the executor's processes open while they create a container. No process writes to a
+//! procfs mount that a container could have prepared, and none opens the configuration or a module of a name service,
+//! which could be from an image.
 
 use std::collections::HashMap;
 use std::fs;
@@ -69,23 +70,23 @@ fn joined(output: &str) -> Vec<String> {
     lines
 }
 
-/// Returns the calls that opened a file in a proc for writing.
+/// Returns the calls that opened a file in procfs for writing.
 fn written_in_proc(lines: &[String]) -> Vec<&String> {
     let writing = |line: &&String| line.contains("O_WRONLY") || line.contains("O_RDWR") || line.contains("creat(");
-    // A call counts if its path or the opened file is in a proc.
+    // A call counts if its path or the opened file is in procfs.
     let in_proc = |line: &&String| line.contains("\"/proc") || line.contains("</proc") || line.contains("proc/self/");
     lines.iter().filter(|line| !line.contains("= -1 ")).filter(writing).filter(in_proc).collect()
 }
 
-/// Returns the calls that searched for a name service, or for a library of a name service.
+/// Returns the calls that searched for the configuration, a module or the socket of a name service.
 fn name_services(lines: &[String]) -> Vec<&String> {
     let asked = |line: &&String| ["nsswitch", "libnss", "nscd"].iter().any(|name| line.contains(name));
     // With the root file system `host`, the file is created for each container. These calls are excluded.
     lines.iter().filter(asked).filter(|line| !line.contains("O_CREAT")).collect()
 }
 
-/// Nothing is written to a proc, and no name service of an image is used, although libcontainer looks up a home
-/// directory (CVE-2019-16884, CVE-2025-52881).
+/// No process writes to a prepared procfs mount, and none uses a name service of an image, although libcontainer looks
+/// up a home directory (CVE-2019-16884, CVE-2025-52881).
 #[test]
 fn start_avoids_proc_writes_and_name_services() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -115,7 +116,7 @@ fn start_avoids_proc_writes_and_name_services() {
         .partition(|line| ["/uid_map\"", "/gid_map\"", "/oom_score_adj\""].iter().any(|file| line.contains(file)));
     assert!(maps.iter().all(|line| !line.contains("/proc/self/") && !line.contains("/proc/1/")), "{maps:#?}");
     assert_eq!(others, [""; 0]);
-    // Kernel settings are written through a proc of the launcher. It is mounted nowhere, and its path contains no
+    // Kernel settings are written through the launcher's own procfs, which is mounted nowhere. Their paths contain no
     // links.
     let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
     assert!(!settings.is_empty(), "the control: a setting is traced");

@@ -1,7 +1,8 @@
 //! Tokens of pods, with which executord logs in to providers: rules C53 and G19.
 //!
-//! The kubelet sends the tokens of a pod's service account with each NodePublishVolume, and sends them again before they
-//! expire. A token is only in memory, and goes to executord with the containers that mount the volume.
+//! The kubelet sends the tokens of a pod's service account with each NodePublishVolume, and sends them again before
+//! they expire. A token is kept only in memory. It is sent to executord in the request of each container that mounts
+//! the volume, and a new token in an update of each such container.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

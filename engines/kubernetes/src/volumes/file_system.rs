@@ -90,8 +90,8 @@ pub(super) fn locate(path: &Path) -> io::Result<Place> {
     Ok(Place { device: stat.st_dev, inode: stat.st_ino })
 }
 
-/// Returns the path of a place in a volume, which is empty for the root of the volume, or `None` if the volume does not
-/// contain the place.
+/// Finds the file with this device and inode in the volume at `target`. Returns one of `paths`, an empty string for the
+/// volume's root, or `None` if nothing matches.
 pub(super) fn find(target: &Path, paths: BTreeSet<&str>, place: Place) -> io::Result<Option<String>> {
     let root = open(target, directory_flags(), Mode::empty())?;
     if fstat(&root)?.st_ino == place.inode {

@@ -17,9 +17,9 @@ pub struct StepMount {
 }
 
 /// Returns the mount points that one process of a tree of actions needs for its own files. `own` holds the container's
-/// files. `beside` holds the mount points of the container's files followed by the process's files; only mount points
-/// with a file of the process are returned. If such a mount would hide files of the container, it contains links to
-/// them.
+/// files. `beside` holds the mount points computed for the list of the container's files followed by the process's
+/// files. Mount points without a file of the process are dropped. A mount that would hide files of the container gets
+/// links to those files.
 ///
 /// # Errors
 /// Returns the path of a file of the container if no link can reach the file.

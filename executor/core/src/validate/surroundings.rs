@@ -11,7 +11,8 @@ use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
 use crate::token::RUNTIME_DIR;
 
-/// Error for a size of 0, which means the memory limit, in a container without a memory limit.
+/// Error for a tmpfs or volume size of 0 (which means "as large as the memory limit") if the container has no memory
+/// limit.
 pub(super) const NO_LIMIT: &str = "is 0; a size is required if limits.unlimited_memory is set";
 
 /// Maximum number of tmpfs file systems.

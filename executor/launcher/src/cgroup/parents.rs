@@ -144,7 +144,8 @@ impl Hierarchies {
         })
     }
 
-    /// Runs `make`, which creates a container's cgroup with its parents in the cpuset hierarchy of version 1.
+    /// Lists the missing parents of a container's cgroup in the version 1 cpuset hierarchy, so that they are removed
+    /// later, then runs `make`, which creates the parents and the cgroup.
     ///
     /// # Errors
     /// Returns an error if `make` or reading the list fails.

@@ -96,7 +96,8 @@ impl Tree {
                     Some(_) => Below::Nothing,
                     None => self.parents.open_below(&full).context(failed)?,
                 };
-                // The tree depends on the layers below with any result, because the result may differ on other layers.
+                // Record the dependency even if nothing is found: on other lower layers the lookup may have another
+                // result.
                 self.found.depends |= make && walk.hidden_from.is_none();
                 match below {
                     Below::Symlink(link) => return Ok(Some(link)),

@@ -122,8 +122,8 @@ fn repeated_dependent_layer_keeps_both_trees() {
     assert_eq!((merged[Path::new("usr")].mode, &*merged[Path::new("usr/bin/tool")].content), (0o700, &b"t"[..]));
 }
 
-/// If only the layers below describe a directory or a link to it, the directory keeps their attributes even if a layer
-/// changes something in it.
+/// If a layer adds files below a directory without an entry for the directory itself, the directory keeps the
+/// attributes from the lower layers, even if it is reached through a symbolic link.
 #[test]
 fn undescribed_directories_inherit_lower_attributes() {
     let sandbox = Sandbox::new();

@@ -149,8 +149,8 @@ impl Responder {
         shadow
     }
 
-    /// Starts the response, and returns the response without content that h2 gets. `secrets` is true if the response
-    /// contains secrets. The permit is released when the response is written.
+    /// Starts the response. Returns the response for h2: the same status, but without fields and with zeros as its
+    /// body. `secrets` is true if the response contains secrets. The permit is released when the response is written.
     pub fn answer<O: CallObserver>(
         self,
         answer: http::Response<Body>,
@@ -183,7 +183,7 @@ pub struct RequestBody<C> {
     body: Incoming,
     calls: Calls,
     id: u32,
-    /// Number of zeros from h2 for which no data was consumed yet.
+    /// Number of zeros that h2 delivered and that are not yet matched by consumed request data.
     owed: usize,
     parser: Parser,
     ready: VecDeque<Bytes>,
@@ -331,7 +331,7 @@ pub struct ResponseBody<O> {
     body: Body,
     calls: Calls,
     id: u32,
-    /// Number of zeros that h2 must still get.
+    /// Number of zeros that are not passed to h2 yet.
     owed: usize,
     /// True if the trailers are ready, but h2 has not received its own trailers yet.
     trailers: bool,

@@ -1,4 +1,5 @@
-//! Attacks by a client: secrets from its requests that remain in executord, and resources that other clients then lack.
+//! Attacks by a client: they search executord's memory for secrets of requests, and exhaust resources that other
+//! clients need.
 
 mod crowd;
 mod memory;

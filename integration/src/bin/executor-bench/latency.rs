@@ -26,7 +26,8 @@ pub(crate) struct Latency {
     pub(crate) exit: Sample,
     /// Time until the container is also deleted. The floor and bubblewrap have nothing to delete.
     pub(crate) gone: Sample,
-    /// Durations of the phases that the contestant reports, and of the remaining time until the exit is known.
+    /// Durations of the reported phases. The phase `rest` is the time until the exit is known, minus all reported
+    /// phases.
     pub(crate) phases: Vec<(&'static str, Sample)>,
     /// CPU time until the container is deleted.
     pub(crate) used: Used,

@@ -117,8 +117,8 @@ fn operator_limits_logs() {
     daemon.api.run_to_end(limited(sh("true").id("less"), Some(0), Some(10)));
 }
 
-/// No entry ends within a character, in whatever pieces the process writes it, and the output is identical byte for
-/// byte.
+/// A multi-byte character is never split across two log entries, even if the process writes it in pieces. The output is
+/// delivered unchanged.
 #[test]
 fn entries_end_on_whole_characters() {
     let daemon = Daemon::start();

@@ -253,8 +253,8 @@ fn quota_and_shares_arrive_and_change() {
     assert_eq!(update(both).unwrap_err().code(), Code::InvalidArgument);
 }
 
-/// CRI rule C29: files of cgroup v2 are refused by name on another host, and limits on huge pages are refused unless
-/// the host has none to give.
+/// CRI rule C29: `unified` files that the policy does not allow are refused, each by name; on a cgroup v1 host, all
+/// `unified` files are refused. A limit for a huge page size that the host does not support is refused.
 #[test]
 fn unified_files_are_refused_on_version_1() {
     let daemon = Setup::default().config("[policy]\ncgroup_keys = ['memory.high']\n").start();

@@ -70,7 +70,7 @@ fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
 }
 
 /// Archives that are valid layers, but that no tool makes from a tree, are unpacked as by umoci: opaque directories,
-/// links in paths, entries that only lower layers describe, absolute names, and names with dots.
+/// links in paths, directories without an entry in the layer, absolute names, and names with dots.
 #[test]
 fn unusual_archives_match_umoci() {
     let image = Image::new();

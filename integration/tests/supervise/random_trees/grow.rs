@@ -8,7 +8,7 @@ use integration::request::RequestBuilder as _;
 
 /// Directory of secret files with relative paths.
 const FILES: &str = "/etc/cf-service-bindings";
-/// Maximum number of actions of a tree.
+/// Maximum number of actions of a container's trees, after which only processes are added.
 const ACTIONS_MAX: u64 = 60;
 /// Maximum depth of a tree.
 const DEPTH_MAX: u32 = 7;
@@ -70,7 +70,7 @@ pub(crate) struct Tree {
     pub(crate) stopped_after: Option<u64>,
 }
 
-/// A tree that grows until its number of actions is reached.
+/// The trees of a container under construction. Each new action decrements `left`; at 0, only processes are added.
 struct Growing<'a> {
     random: &'a mut Random,
     left: u64,

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::engines::cases::until;
 use crate::engines::node::Node;
 
-/// Time limit of a condition. A machine with two processors starts a pod in about a second, and some controllers act
+/// Maximum wait for a condition. A machine with two processors starts a pod in about a second, and some controllers act
 /// once a minute.
 pub(super) const CONDITION_TIMEOUT: Duration = Duration::from_secs(180);
 

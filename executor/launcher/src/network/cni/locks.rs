@@ -18,7 +18,7 @@ use crate::host::Host;
 
 /// Interval between attempts. Locks are polled because the kernel has no locks with a time limit.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Byte for GC.
+/// Offset of the byte in the lock file that GC locks for writing, and ADD and DEL for reading.
 const COLLECTION: i64 = 0;
 
 #[derive(Debug)]
