@@ -88,10 +88,11 @@ impl Program {
     fn modified(&self, mapping: &Mapping<'_>) -> Vec<Range<u64>> {
         let page = rustix::param::page_size() as u64;
         let mut entries = vec![0; ((mapping.end - mapping.start) / page * 8) as usize];
-        if self.pagemap.read_exact_at(&mut entries, mapping.start / page * 8).is_err() {
-            return vec![mapping.start..mapping.end];
-        }
         let mut modified: Vec<Range<u64>> = Vec::new();
+        if self.pagemap.read_exact_at(&mut entries, mapping.start / page * 8).is_err() {
+            modified.push(mapping.start..mapping.end);
+            return modified;
+        }
         for (entry, start) in entries.as_chunks().0.iter().zip((mapping.start..).step_by(page as usize)) {
             let entry = u64::from_ne_bytes(*entry);
             let (is_present, is_swapped, is_file) = (entry >> 63 & 1 == 1, entry >> 62 & 1 == 1, entry >> 61 & 1 == 1);

@@ -26,9 +26,8 @@ pub(crate) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Re
     let mut sum = 0_u64;
     for piece in pieces {
         let after = piece.at.checked_add(piece.length).filter(|after| *after <= size && piece.at >= end);
-        end = after.ok_or_else(|| {
-            TarError::damaged(path, "the data regions of the sparse file overlap or exceed its size")
-        })?;
+        end = after
+            .ok_or_else(|| TarError::damaged(path, "the data regions of the sparse file overlap or exceed its size"))?;
         sum = sum.saturating_add(piece.length);
     }
     if sum == stored {
