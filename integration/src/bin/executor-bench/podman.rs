@@ -64,8 +64,9 @@ impl Podman {
             command.arg(option).arg(self.directory.join(name));
         }
         command.args(["--cgroup-manager", "cgroupfs", "--events-backend", "none", "--storage-driver", "vfs"]);
-        command.args(["run", "--rm", "--name", id, "--log-driver", "none", "--ulimit", "host", "--cgroup-parent"]);
-        command.arg(&self.cgroup).args(self.network);
+        command.args(["run", "--rm", "--name", id, "--log-driver", "none", "--cgroup-parent"]).arg(&self.cgroup);
+        // podman's defaults exceed the limits of a machine without CAP_SYS_RESOURCE.
+        command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]).args(self.network);
         command.arg("--rootfs").arg(format!("{}:O", self.rootfs.path.display())).arg("/bin/true");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let start = Instant::now();
