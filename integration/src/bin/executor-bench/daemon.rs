@@ -1,6 +1,7 @@
 //! A measured daemon: `executord --ephemeral` in a temporary directory with its own configuration.
 
 use std::fs::File;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -74,6 +75,8 @@ impl Daemon {
         command.arg("--ephemeral").arg("--run-dir").arg(&run).arg("--state-dir").arg(&state);
         command.arg("--config").arg(&config);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        // Ctrl-C must not end the daemon before its containers are deleted.
+        command.process_group(0);
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { child, run, state, log })
     }
