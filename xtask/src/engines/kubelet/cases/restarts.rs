@@ -8,7 +8,7 @@ use crate::engines::node::Node;
 
 /// Parts of the kubelet's error messages that occur with every runtime: about features that this host does not have,
 /// settings that need an API server, and errors that the cases cause.
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 25] = [
     // Features that this host does not have.
     "Failed to set rlimit on max file handles",
     "Failed to ensure process in container with oom score",
@@ -17,6 +17,7 @@ const KNOWN: [&str; 24] = [
     "kubeclient not set",
     "running in standalone mode",
     "container runtime status check may not have completed yet",
+    "pleg has yet to be successful",
     "Stats initialization may not have completed yet",
     "checkpoint is not found",
     "no imagefs label for configured runtime",
