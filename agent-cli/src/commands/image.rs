@@ -49,8 +49,8 @@ pub(crate) enum Direct {
     Inspect(ImageNameArg),
     /// Remove images, or some of their names
     ///
-    /// Removes only the given name if the image has several. If the last name or a digest is given, removes the image
-    /// and the layers that no other image uses.
+    /// Removes only the given name if the image has several. For the last name or a digest, removes the image, and its
+    /// layers unless another image uses them.
     Rm(ImageRmArgs),
     /// Remove images that no container uses
     ///

@@ -18,8 +18,10 @@ use sha2::{Digest as _, Sha256};
 
 use crate::failure::Violations;
 
-/// Maximum size of an object's labels in bytes. The same maximum applies to its annotations. Kubernetes allows 256 KiB
-/// of annotations. Lists contain both, and the kubelet accepts lists of up to 16 MiB.
+/// Maximum size of an object's labels, and maximum size of its annotations, in bytes.
+///
+/// Kubernetes allows annotations of 256 KiB. The kubelet accepts lists of up to 16 MiB, which contain labels and
+/// annotations.
 const TEXTS_MAX: usize = 1 << 20;
 
 /// Label that executor-cri sets on each pod and container that it creates in executord.

@@ -4,9 +4,9 @@
 //! reserved -> initializing -> created -> running -> (stopping) -> wiping -> completed
 //!     \____________\____________\___________\___________\__________^
 //! ```
-//! After every failure, the container goes through the state `wiping`. A report of a shim or a record may skip states
-//! that the daemon missed while it was not running. Reports may also be duplicated or late. [`advance`] returns the
-//! states that the container goes through, in order, so that a client sees each state once and none after `completed`.
+//! After every failure, the container goes through the state `wiping`. Reports of shims may be duplicated or late.
+//! Reports and records may skip states, because the daemon was not running. [`advance`] returns the states that the
+//! container goes through, in order, so that a client sees each state once, and no state after `completed`.
 
 use serde::{Deserialize, Serialize};
 

@@ -227,8 +227,8 @@ impl<L: LayerStore> Images<L> {
         all
     }
 
-    /// Finds an image by reference, by the digest of its manifest or configuration, or by at least the first 8 digits
-    /// of such a digest. Among images with the same configuration, returns the image that was pulled last.
+    /// Finds an image by its reference, or by the digest of its manifest or configuration. At least 8 digits of a
+    /// digest are required. Returns the image that was pulled last if several images have the same configuration.
     ///
     /// # Errors
     /// Returns an error if no image matches, or if several images with different configurations match.

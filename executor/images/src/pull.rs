@@ -46,8 +46,8 @@ impl Fetched {
 
 /// Fetches an image from the first mirror that has it, or from its registry.
 ///
-/// If a mirror fails, the error is logged and the next mirror is tried. A mirror gets only the operator's credentials
-/// for that mirror. A partial blob from one mirror is continued from the next mirror.
+/// If a mirror fails, logs the error and tries the next mirror, which continues a partial blob. The operator configures
+/// the credentials of each mirror; the credentials of the request are not sent to mirrors.
 pub(crate) async fn pull<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     (repository, selector): (&Repository, &Selector),

@@ -166,8 +166,10 @@ impl Filter {
         self.remaining.is_some()
     }
 
-    /// Returns true if a test call must fail once this filter is installed. A custom profile may allow every call, so
-    /// it cannot be tested by a call. A privileged or unconfined container has no filter.
+    /// Returns true if a test call must fail once this filter is installed.
+    ///
+    /// Returns false for a custom profile, which may allow every call, and for privileged or unconfined containers,
+    /// which have no filter.
     pub(crate) fn can_be_tried(&self) -> bool {
         self.ours
     }

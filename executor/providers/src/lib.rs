@@ -127,7 +127,7 @@ pub enum ErrorKind {
     Unsuitable,
     /// The provider is temporarily unavailable.
     Unavailable,
-    /// The provider requires a token of the workload, and there is none.
+    /// The token of the workload, which the provider requires, is missing.
     NoToken,
 }
 

@@ -164,8 +164,8 @@ mod tests {
 
     static PAGES: Pages = Pages([const { AtomicU8::new(1) }; 8192]);
 
-    /// A page of the program is searched after the process has modified it. As a control, the page is skipped before,
-    /// and so is the page of a function.
+    /// A page of the program is searched only after the process has modified it. As controls, the pages of an
+    /// unmodified variable and of a function are skipped.
     #[test]
     fn modified_pages_of_program_are_searched() {
         let is_searched = |address: u64| {

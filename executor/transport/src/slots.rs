@@ -131,8 +131,8 @@ impl Slots {
         } else if is_user(owner) && taken.iter().filter(|one| is_user(one.owner)).count() >= users {
             give_up(&mut taken, |one| is_user(one.owner))?;
         } else if taken.len() >= all {
-            // Close a connection of the owner that has the most connections among the owners with idle connections.
-            // That owner must have more connections than the owner of the new connection.
+            // Among the owners with idle connections, find the owner with the most connections. Close one of its
+            // connections if it has more connections than the owner of the new connection.
             let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));

@@ -1,8 +1,8 @@
 //! Reads bundles and validates them by the rules of their format.
 //!
-//! A `registry+v1` bundle is an operator: a ClusterServiceVersion (CSV), other objects and annotations. Rules B1 to B15
-//! of `docs/guides/bundles.md` apply, as in `opm alpha bundle validate`; the CSV is validated as in
-//! operator-framework/api. A `plain+v0` bundle is a directory of objects; rules P1 to P3 of the same page apply.
+//! A `registry+v1` bundle is an operator: a ClusterServiceVersion (CSV), other objects and annotations. It is validated
+//! by rules B1 to B15 of `docs/guides/bundles.md`, which are the rules of `opm alpha bundle validate`. The rules of the
+//! CSV are those of operator-framework/api. A `plain+v0` bundle is a directory of objects (rules P1 to P3).
 
 mod csv;
 mod definition;

@@ -39,7 +39,7 @@ fn random_trees_follow_rules_under_kills() {
         }
         let deaths = random.below(4);
         if deaths != 0 {
-            std::thread::sleep(Duration::from_millis(random.below(300))); // at a random time
+            std::thread::sleep(Duration::from_millis(random.below(300))); // part of the input: the time of the kills
             for (bit, part) in [(1, Part::Executord), (2, Part::Launcher)] {
                 if deaths & bit != 0 {
                     node.kill(part);
@@ -48,7 +48,7 @@ fn random_trees_follow_rules_under_kills() {
             node.revive().unwrap();
         }
         for (id, after) in trees.iter().filter_map(|(id, tree)| Some((id, tree.stopped_after?))) {
-            std::thread::sleep(Duration::from_millis(after)); // at a random time
+            std::thread::sleep(Duration::from_millis(after)); // part of the input: the time of the stop
             node.api.stop(id, None).unwrap();
         }
         for (id, tree) in &trees {

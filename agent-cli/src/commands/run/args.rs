@@ -72,8 +72,8 @@ pub(crate) struct RunArgs {
     pub(crate) replace: bool,
     /// Id of the container [default: a new UUID]
     ///
-    /// If a container with this id was created by the same request, nothing is started, and the output and result of
-    /// that container are shown.
+    /// If the same request has already created a container with this id, starts nothing, and shows the output and the
+    /// result of the existing container.
     #[arg(long, help_heading = "Container")]
     pub(crate) id: Option<String>,
     /// Id of a reservation (`agent-cli reserve`), which becomes the container's id; rejected if it has expired

@@ -1,8 +1,8 @@
 //! Tokens of pods, with which executord logs in to providers: rules C53 and G19.
 //!
-//! The kubelet sends the tokens of a pod's service account with each NodePublishVolume, and sends them again before
-//! they expire. A token is kept only in memory. It is sent to executord in the request of each container that mounts
-//! the volume, and a new token in an update of each such container.
+//! The kubelet sends the tokens of a pod's service account with each NodePublishVolume, and new tokens before the old
+//! tokens expire. executor-cri keeps tokens only in memory. The request of each container that mounts the volume has
+//! the token. When a new token arrives, executor-cri sends an update of each such container.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -302,8 +302,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("cannot release the addresses"))
 }
 
-/// Deletes the rules of a container that has exited, which frees its ports. [`detach`] removes the other resources,
-/// which takes longer.
+/// Deletes the rules of a container that has exited, which frees its ports. This is faster than [`detach`], which
+/// removes the other resources.
 ///
 /// # Errors
 /// Returns a description of the failure if a step fails.

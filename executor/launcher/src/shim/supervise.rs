@@ -353,9 +353,10 @@ fn terminate(
     }
 }
 
-/// Returns true if init is the container's only process and the kernel drops this signal because init has no handler
-/// for it. The kernel drops such signals only for the first process of a pid namespace. No process could then exit
-/// gracefully, so waiting for the grace period would be useless.
+/// Returns true if init is the container's only process and has no handler for this signal.
+///
+/// The kernel drops such a signal for the first process of a pid namespace, so the container would not exit within the
+/// grace period.
 fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
     let alone = ready.record.plan.owns_processes() && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Lists the files of a catalog: one file, or the files of a directory that no `.indexignore` file excludes (rules C1
-//! and C2 of `docs/guides/catalogs.md`).
+//! Lists the files of a catalog: one file, or the files of a directory that no `.indexignore` file excludes.
+//!
+//! Implements rules C1 and C2 of `docs/guides/catalogs.md`.
 
 use std::collections::BTreeMap;
 use std::fs;

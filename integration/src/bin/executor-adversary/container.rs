@@ -106,7 +106,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
         daemon.api.update(update(&id, &[("a", b"new")]))?;
         let rotated = Instant::now();
         while rotated.elapsed() < REACTION_TIMEOUT && std::fs::read(&old)? == b"old" {
-            std::thread::sleep(Duration::from_millis(10)); // there is no notification of a wipe
+            std::thread::sleep(Duration::from_millis(10)); // poll, because a wipe is not reported
         }
         let (wiped, begun) = (rotated.elapsed(), Instant::now());
         daemon.api.delete(&id, true)?;

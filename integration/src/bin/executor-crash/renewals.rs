@@ -401,7 +401,7 @@ impl Watch {
                         Err(error) => lock(&watched).record_read(&id, pid, Err(error.to_string())),
                     }
                 }
-                std::thread::sleep(POLL_INTERVAL); // interval between two readings
+                std::thread::sleep(POLL_INTERVAL); // poll, because a renewal is not reported
             }
         });
         Self { watched, stop, thread: Some(thread) }

@@ -185,7 +185,7 @@ fn kill(
             "executord" => node.kill_executord()?,
             _ => was_killed = node.kill_launcher()?,
         }
-        std::thread::sleep(pause); // the time of the restart is random
+        std::thread::sleep(pause); // part of the input: programs are restarted at random times
         match name {
             "kubelet" => node.start_kubelet()?,
             "executor-cri" => node.start_cri()?,

@@ -33,9 +33,8 @@ const UDP: u8 = 17;
 /// Maximum number of attempts to read the table. A read fails if the table changes during the read.
 const ATTEMPTS: u32 = 5;
 
-/// Deletes the entries of UDP flows: flows that the container's address has opened if `opened.0` is true, and flows
-/// that it has received if `opened.1` is true. In each of the two cases the kernel walks its whole table, which takes
-/// milliseconds.
+/// Deletes the entries of UDP flows of an address: outgoing flows if `opened.0` is true, and incoming flows if
+/// `opened.1` is true. For each direction, the kernel walks its whole table, which takes milliseconds.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.

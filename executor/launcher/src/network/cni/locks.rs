@@ -27,8 +27,7 @@ pub(super) struct OperationLock {
 }
 
 impl OperationLock {
-    /// Locks a container for ADD or DEL. Waits until `until` at the latest. Calls `attempt` before the first attempt
-    /// and after each failed attempt.
+    /// Locks a container for ADD or DEL. Waits until `until` at the latest. Calls `attempt` before each attempt.
     ///
     /// # Errors
     /// Returns `TimedOut` if another operation does not complete in time, or the error of `attempt`.

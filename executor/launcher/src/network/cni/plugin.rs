@@ -262,8 +262,8 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
         events.read(pidfd.as_fd(), Event::Ended);
         [&stdout, &stderr].into_iter().flatten().for_each(|end| events.read(end.as_fd(), Event::Output));
         events.due([until]);
-        // Check this before the last read, so that no output is missed. Children of the plugin may keep the pipes open,
-        // so do not wait until the pipes are closed.
+        // Check this before the last read, so that no output is missed. Do not wait until the pipes are closed:
+        // children of the plugin may keep them open.
         let ended = events.wait()?.contains(&Event::Ended);
         drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;
         drain(&mut stderr, &mut complaint, STDERR_KEPT)?;

@@ -1,9 +1,8 @@
 //! Executes work in a forked helper process, because the work needs a different cgroup or different namespaces than the
 //! shim's.
 //!
-//! The result is success, or the failed step with its error. A helper is killed if its shim exits, because files that
-//! it wrote after the shim's exit would never be wiped. The helper sends the secret files that it writes to the shim
-//! while they are open.
+//! The result is success, or the failed step with its error. The helper sends the open secret files to the shim, which
+//! wipes them. The kernel kills the helper when the shim exits, because no process would wipe later files.
 
 use crate::errors::plain;
 use std::io;

@@ -107,8 +107,8 @@ fn wipe_covers_process_files_only_inside_volume() {
     assert!(unlinkat(at, "0/fixed/file", AtFlags::empty()).is_err(), "control failed");
 
     let receipt = volume.wipe().unwrap();
-    // Four files of the request (one was deleted, another was replaced by a rename), and the files new, closed, sparse
-    // and fixed.
+    // The request has four files, of which one was deleted and one was replaced by a rename. The program has created
+    // four files: new, closed, sparse and fixed.
     assert_eq!(receipt.files(), 8);
     let sparse_pages = 2 * PAGE;
     assert_eq!(receipt.bytes(), 12 + 8 + 5 + 3 + 12 + 10 + sparse_pages + 9);

@@ -184,7 +184,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         let exit = launcher.state_dir().join("containers").join(&id).join("exit.json");
         let begun = Instant::now();
         while !exit.exists() && begun.elapsed() < REQUEST_TIMEOUT {
-            std::thread::sleep(Duration::from_millis(10)); // the launcher does not report an unknown container
+            std::thread::sleep(Duration::from_millis(10)); // poll: the launcher does not report unknown containers
         }
         if !exit.exists() {
             faults.push(format!("container {id} continues to run without its shim"));
@@ -226,7 +226,7 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
         if exit.exists() {
             return Some(begun.elapsed());
         }
-        std::thread::sleep(Duration::from_millis(10)); // there is no notification of another process's file
+        std::thread::sleep(Duration::from_millis(10)); // poll, because the other process does not report its file
     }
     None
 }
@@ -241,7 +241,7 @@ fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
         if round % 2 == 1 {
             let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
         }
-        std::thread::sleep(Duration::from_millis(2)); // part of the attack: lets the shim run
+        std::thread::sleep(Duration::from_millis(2)); // part of the attack: the shim must run before its state is read
         let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
         if call.split(' ').next().and_then(|number| number.parse().ok()) == Some(nix::libc::SYS_recvmsg) {
             return true;
