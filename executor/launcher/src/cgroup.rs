@@ -32,6 +32,8 @@ use hierarchy::Hierarchy;
 pub(crate) use limits::page_pool;
 pub(crate) use pause::StoppedProcesses;
 
+use crate::errors::at;
+
 /// Directory of the cgroup mounts.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 controllers that containers use. Other hierarchies are detached from the launcher's mount namespace.
@@ -127,15 +129,19 @@ impl Hierarchies {
         version1.iter().map(|one| &one.mount).chain(version2).map(move |mount| mount.join(path))
     }
 
-    /// Creates a container's cgroup on version 1. Does nothing on version 2: libcontainer creates the cgroup, and there
-    /// are no device rules.
+    /// Creates a container's cgroup. On version 2, also enables the controllers in its parents. There are no device rules
+    /// there.
     ///
     /// # Errors
     /// Returns an error with the path if the cgroup exists or the kernel rejects a device rule.
     pub(crate) fn make(&self, path: &Path, devices: &Devices<'_>) -> io::Result<()> {
         match self {
             Self::V1 { all, .. } => all.iter().try_for_each(|one| one.make(path, devices)),
-            Self::V2 { .. } => Ok(()),
+            Self::V2 { mount } => {
+                parents::enable_controllers(mount, path.parent().unwrap_or(Path::new("")));
+                let dir = mount.join(path);
+                fs::create_dir(&dir).map_err(|error| at(&dir, &error))
+            }
         }
     }
 

@@ -70,7 +70,7 @@ impl MadeParents {
 
 /// Enables all available version 2 controllers for child cgroups, from the root to the parent. Without them, the
 /// container's cgroup has no limit files. If a controller cannot be enabled, setting its limit reports the error.
-fn enable_controllers(mount: &Path, parent: &Path) {
+pub(super) fn enable_controllers(mount: &Path, parent: &Path) {
     let mut above: Vec<&Path> = parent.ancestors().collect();
     above.reverse();
     for cgroup in above {
@@ -128,20 +128,7 @@ impl Hierarchies {
     ) -> io::Result<()> {
         let parent = cgroup.parent().unwrap_or(Path::new(""));
         let of: Vec<PathBuf> = self.dirs(Path::new("")).collect();
-        Self::below(dir, parent, &of, false, || {
-            if let Self::V2 { mount } = self {
-                enable_controllers(mount, parent);
-            }
-            make()?;
-            match self {
-                Self::V1 { .. } => Ok(()),
-                // libcontainer uses an existing cgroup.
-                Self::V2 { mount } => {
-                    let own = mount.join(cgroup);
-                    fs::create_dir(&own).map_err(|error| at(&own, &error))
-                }
-            }
-        })
+        Self::below(dir, parent, &of, false, make)
     }
 
     /// Lists the missing parents of a container's cgroup in the version 1 cpuset hierarchy, so that they are removed
