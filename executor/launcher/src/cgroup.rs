@@ -182,7 +182,7 @@ impl Hierarchies {
     pub(crate) fn swap_limit(&self) -> bool {
         match self {
             Self::V1 { memory, .. } => memory.join("memory.memsw.limit_in_bytes").exists(),
-            Self::V2 { .. } => false, // libcontainer does not write a limit of 0; the launcher sets `memory.swap.max`
+            Self::V2 { .. } => false, // [`Self::limit_swap`] sets `memory.swap.max`
         }
     }
 

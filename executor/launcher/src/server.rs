@@ -493,6 +493,7 @@ fn make_state_dirs(host: &Host) -> io::Result<()> {
     fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
     make_containers(host, &host.containers_state())?;
     ensure_dir(&host.warm_state(), 0o700)?;
+    [host.containers_state(), host.warm_state()].iter().try_for_each(|dir| files::spread_subdirectories(dir))?;
     crate::network::make_dirs(host)?;
     Store::create(&host.layers()).map(drop)
 }

@@ -1,9 +1,8 @@
-//! Mounts version 1 hierarchies at paths where libcontainer does not find them.
+//! Mounts the version 1 hierarchies in use on a tmpfs of the launcher, in its own mount namespace.
 //!
-//! libcontainer creates and joins a cgroup in every hierarchy that is mounted under the name of a controller.
-//! libcontainer joins by pid, and each time the kernel waits for a grace period of 5 ms or more. So the launcher mounts
-//! the hierarchies that it uses under other names, in its own mount namespace. The shim creates the
-//! container's cgroup and joins it. Processes that libcontainer creates then inherit the cgroup.
+//! The kernel copies the mounts for each container, so the launcher detaches the other hierarchies. The shim creates the
+//! container's cgroup and joins it, and the processes that libcontainer creates inherit the cgroup. A move by pid would
+//! wait for a grace period of 5 ms or more in each hierarchy.
 
 use std::fs;
 use std::io;
@@ -28,9 +27,9 @@ pub(crate) struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Mounts the `used` hierarchies under other names, and detaches the `used` and `unused` hierarchies from their
-    /// original mount points. `own` is the content of /proc/self/cgroup. Returns the used hierarchies, and the new
-    /// mount point of cpuset if it is among the unused hierarchies.
+    /// Detaches the `used` and `unused` hierarchies from their original mount points, and mounts the `used` hierarchies
+    /// again, named after their controllers. `own` is the content of /proc/self/cgroup. Returns the used hierarchies,
+    /// and the new mount point of cpuset if it is among the unused hierarchies.
     ///
     /// # Errors
     /// Returns an error if a mount fails.
@@ -52,7 +51,7 @@ impl Hierarchy {
         });
         let all = all.collect::<io::Result<_>>()?;
         let cpuset = cpuset.map(|tree| {
-            let point = Path::new(ROOT).join("v1-cpuset");
+            let point = Path::new(ROOT).join("cpuset");
             place(tree, &point).map(|()| point)
         });
         Ok((all, cpuset.transpose()?))
@@ -62,7 +61,7 @@ impl Hierarchy {
     fn named(below: &Path, mount: &Mount, own: &str) -> Self {
         let controllers: Vec<String> =
             USED.iter().filter(|name| mount.has_option(name)).map(|name| (*name).to_owned()).collect();
-        let point = below.join(format!("v1-{}", controllers.join("-")));
+        let point = below.join(controllers.join(","));
         let own = own.lines().find_map(|line| {
             let (names, path) = line.split_once(':')?.1.split_once(':')?;
             names.split(',').any(|name| controllers.iter().any(|one| one == name)).then_some(path)
@@ -134,11 +133,11 @@ mod tests {
         let own = "4:memory:/a/b\n2:cpuacct,cpu:/\n1:name=systemd:/x\n0::/y\n";
         let named = |line: &str| Hierarchy::named(Path::new("/r"), &mountinfo::parse(line.as_bytes())[0], own);
         let cases = [
-            ("30 25 0:26 / /m rw - cgroup cgroup rw,memory", "v1-memory", "a/b"),
-            ("30 25 0:26 /a /m rw - cgroup cgroup rw,memory", "v1-memory", "b"),
-            ("30 25 0:26 /other /m rw - cgroup cgroup rw,memory", "v1-memory", ""),
-            ("31 25 0:27 / /c rw - cgroup cgroup rw,cpu,cpuacct", "v1-cpu-cpuacct", ""),
-            ("32 25 0:28 / /p rw - cgroup cgroup rw,pids", "v1-pids", ""),
+            ("30 25 0:26 / /m rw - cgroup cgroup rw,memory", "memory", "a/b"),
+            ("30 25 0:26 /a /m rw - cgroup cgroup rw,memory", "memory", "b"),
+            ("30 25 0:26 /other /m rw - cgroup cgroup rw,memory", "memory", ""),
+            ("31 25 0:27 / /c rw - cgroup cgroup rw,cpu,cpuacct", "cpu,cpuacct", ""),
+            ("32 25 0:28 / /p rw - cgroup cgroup rw,pids", "pids", ""),
         ];
         for (line, name, home) in cases {
             let found = named(line);

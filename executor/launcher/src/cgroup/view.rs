@@ -5,14 +5,12 @@
 //! tree into the container:
 //!
 //! ```text
-//! RUN_DIR/cgroup/             tmpfs, read-only, mounted by the launcher and shared by all containers
-//! RUN_DIR/cgroup/v1-memory/   the container's directory of the memory hierarchy
-//! RUN_DIR/cgroup/memory       link to v1-memory, with the name that programs use
-//! RUN_DIR/cgroup/v1-cpuset/   directory of a container with its own CPUs, or an empty cgroup for all other containers
+//! RUN_DIR/cgroup/              tmpfs, read-only, mounted by the launcher and shared by all containers
+//! RUN_DIR/cgroup/memory/       the container's directory of the memory hierarchy
+//! RUN_DIR/cgroup/cpu,cpuacct/  a hierarchy with two controllers
+//! RUN_DIR/cgroup/cpu           link to cpu,cpuacct
+//! RUN_DIR/cgroup/cpuset/       directory of a container with its own CPUs, or an empty cgroup for all other containers
 //! ```
-//! The links are needed because libcontainer would mistake a mount point with a controller's name for the hierarchy
-//! itself.
-//!
 //! On version 2 libcontainer mounts the file system in the container's cgroup namespace.
 
 use std::fs;
@@ -59,8 +57,7 @@ impl Hierarchies {
             let name = mount.file_name().unwrap_or_default();
             let point = view.join(name);
             fs::create_dir(&point).map_err(|error| at(&point, &error))?;
-            let joined = Some(controllers.join(",")).filter(|_| controllers.len() > 1);
-            for link in controllers.into_iter().chain(joined.as_deref()) {
+            for link in controllers.into_iter().filter(|controller| name != *controller) {
                 symlink(name, view.join(link)).map_err(|error| at(&view.join(link), &error))?;
             }
         }
