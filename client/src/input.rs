@@ -27,17 +27,17 @@ pub(crate) enum Item {
 pub struct Input(mpsc::Sender<Item>);
 
 impl Input {
-    /// Sends bytes to standard input; waits while the queue is full. Returns false after the call has completed.
+    /// Sends bytes to standard input; waits while the queue is full. Returns false if the call has already ended.
     pub async fn send(&self, bytes: Vec<u8>) -> bool {
         self.0.send(Item::Bytes(bytes)).await.is_ok()
     }
 
-    /// Closes the process's standard input. Returns false after the call has completed.
+    /// Closes the process's standard input. Returns false if the call has already ended.
     pub async fn end(&self) -> bool {
         self.0.send(Item::End).await.is_ok()
     }
 
-    /// Sends the size of the terminal's window. Returns false after the call has completed.
+    /// Sends the size of the terminal's window. Returns false if the call has already ended.
     pub async fn resize(&self, window: WindowSize) -> bool {
         self.0.send(Item::Window(window)).await.is_ok()
     }

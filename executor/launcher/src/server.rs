@@ -209,6 +209,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         unreaped: true, // left by the sweep
         shutdown: false,
     };
+    detect_processor_features();
     // Every shim inherits the remaining memory, and shares it with the launcher until the shim writes to it.
     heap::trim();
     heap::fill_holes();
@@ -471,6 +472,13 @@ impl HasLayers for Server {
         self.abandon();
         self.host.image_devices
     }
+}
+
+/// Lets the standard library detect the processor's features, so that shims and inits inherit the result. On a virtual
+/// machine each of the 20 CPUID instructions is an exit to the hypervisor.
+fn detect_processor_features() {
+    #[cfg(target_arch = "x86_64")]
+    let _ = std::arch::is_x86_feature_detected!("avx2");
 }
 
 fn spare() -> Option<OwnedFd> {

@@ -338,7 +338,7 @@ impl ProviderConfig {
     }
 
     /// Returns true if the provider authenticates the workload, by a token in the request (`auth = "jwt"`).
-    pub fn is_as_workload(&self) -> bool {
+    pub fn uses_workload_token(&self) -> bool {
         self.auth == Some(Auth::Jwt)
     }
 

@@ -30,8 +30,8 @@ pub(crate) struct Kubernetes {
     ca_file: Option<PathBuf>,
     certificate: Option<ClientCertificate>,
     token_file: Option<PathBuf>,
-    /// True if the token is the workload's.
-    is_as_workload: bool,
+    /// True if requests use the token of the container's workload instead of the provider's own credentials.
+    uses_workload_token: bool,
     patience: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Kubernetes {
             ca_file: config.ca_file.clone(),
             certificate: pair.map(|(certificate, key)| ClientCertificate { certificate, key }),
             token_file: config.token_file.clone().filter(|_| config.auth.unwrap_or_default() == Auth::Token),
-            is_as_workload: config.is_as_workload(),
+            uses_workload_token: config.uses_workload_token(),
             patience: config.timeout(),
         }
     }
@@ -82,8 +82,8 @@ impl Kubernetes {
             return Err(FetchError::new(ErrorKind::NotFound, "the path is not NAMESPACE/NAME"));
         };
         let token = match (&self.token_file, &first.login) {
-            (_, Some(login)) if self.is_as_workload => Some(login.token()),
-            (_, None) if self.is_as_workload => return Err(FetchError::no_token()),
+            (_, Some(login)) if self.uses_workload_token => Some(login.token()),
+            (_, None) if self.uses_workload_token => return Err(FetchError::no_token()),
             (Some(file), _) => Some(Arc::new(files::credential(file)?)),
             (None, _) => None,
         };

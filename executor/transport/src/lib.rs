@@ -6,11 +6,12 @@
 //! ```
 //! The input is accepted sockets, limits, and the server's decisions: whether a certificate identifies a caller
 //! ([`tls::CertificatePolicy`]), whether a message may be decoded ([`wire::body::MessageCheck`]), how large the
-//! response of a method can be ([`wire::budget::AnswerKind`]). The output is requests with their own fields and bodies.
+//! response of a method can be ([`wire::budget::AnswerKind`]). The output is complete requests: the header fields and
+//! bodies that the client sent.
 //!
-//! This crate handles frames, gRPC messages as bytes, limits, handshakes and certificates. The crate is independent of
-//! methods, names of callers, metrics and configuration files. After a call, no data of the call stays in the memory of
-//! the connection (docs/adr/0014).
+//! This crate handles frames, gRPC messages as bytes, limits, handshakes and certificates. It knows no gRPC
+//! method, caller name, metric or configuration file. After a call, no data of the call stays in the memory of the
+//! connection (docs/adr/0014).
 
 #![forbid(unsafe_code)]
 

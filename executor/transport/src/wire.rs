@@ -19,8 +19,8 @@
 //! frames, keeps fields and bodies by stream, and passes frames of the same shape without content to h2. A stream's
 //! memory is freed when the stream is closed, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
-//! The input is a socket and a service; the output is requests with their own fields and bodies. All byte limits of a
-//! connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). The service decides
+//! The input is a socket and a service; the output is complete requests, with the header fields and bodies that the
+//! client sent. All byte limits of a connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). The service decides
 //! which content a message may have ([`body::MessageCheck`]).
 
 pub mod body;

@@ -68,7 +68,7 @@ pub fn furnish(root: &Path) {
     }
 }
 
-/// Changes that tree: removes a directory and a file, replaces one directory with a link and another directory with a
+/// Changes the tree that [`furnish`] created: removes a directory and a file, replaces one directory with a link and another directory with a
 /// file, recreates a directory, and removes access for other users from a directory.
 pub fn change(root: &Path) {
     fs::remove_dir_all(root.join("gone")).unwrap();

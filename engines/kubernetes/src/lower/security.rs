@@ -56,7 +56,7 @@ fn groups(security: &LinuxContainerSecurityContext, violations: &mut Violations)
 pub(super) fn user(security: &LinuxContainerSecurityContext, violations: &mut Violations) -> String {
     let mut id = |name: &str, value: i64| {
         if u32::try_from(value).is_err() {
-            violations.add(&format!("{CONTEXT}.{name}"), format!("{value} is not an id"));
+            violations.add(&format!("{CONTEXT}.{name}"), format!("{value} is not an id from 0 to {}", u32::MAX));
         }
         value.to_string()
     };

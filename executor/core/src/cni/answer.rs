@@ -9,7 +9,7 @@ use super::Version;
 
 /// Maximum number of addresses of a container.
 const ADDRESSES_MAX: usize = 64;
-/// Maximum number of entries of any other list in a result.
+/// Maximum number of entries of each list in a plugin's result, except the list of addresses.
 const LIST_MAX: usize = 256;
 /// Maximum length of a plugin's error message, in bytes. The rest of the message is cut off.
 const WORDS_MAX: usize = 1024;

@@ -229,7 +229,7 @@ impl Collecting {
                 violations.push(Violation::new(name(part), ViolationReason::InvalidFormat.because(why)));
             }
             let has_login = [&logins, present].iter().any(|logins| logins.get(&reference.provider).is_some());
-            if config.is_as_workload() && !has_login {
+            if config.uses_workload_token() && !has_login {
                 let why = format!("{:?} needs a token of the workload: set provider_tokens", reference.provider);
                 violations.push(Violation::new(name("provider"), Required.because(why)));
             }
@@ -274,7 +274,7 @@ fn check_tokens(node: &Node, mut tokens: Vec<ProviderToken>, violations: &mut Ve
                 let why = format!("\"{shown}\" is not a provider of this node (secret_providers)");
                 add(name("provider"), UnknownValue.because(why));
             }
-            Some(config) if !config.is_as_workload() => {
+            Some(config) if !config.uses_workload_token() => {
                 let why = format!("{:?} does not use tokens of workloads (auth = \"jwt\")", one.provider);
                 add(name("provider"), NotAllowed.because(why));
             }

@@ -264,7 +264,7 @@ fn wipe_file(file: &File) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Zeros the part of a file's last page behind the end of the file. A mapping can write to this part. Punching a hole
+/// Zeros the part of a file's last page beyond the end of the file. A mapping can write to this part. Punching a hole
 /// that is smaller than a page zeros that part of the page, and the visible size does not change.
 pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
     let page_end = size.next_multiple_of(rustix::param::page_size() as u64).min(i64::MAX.unsigned_abs());

@@ -1,4 +1,4 @@
-//! The whole lifecycle of a play. The rules are in docs/guides/kube-rules.md.
+//! Tests the whole lifecycle of objects that `agent-cli kube play` creates. The rules are in docs/guides/kube-rules.md.
 
 use executor_proto::v1::State;
 use executor_proto::v1::event::Kind;

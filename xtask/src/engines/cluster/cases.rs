@@ -1,4 +1,4 @@
-//! The cases, by group.
+//! Test cases of `cluster-test`, a module for each group.
 
 mod chart;
 mod expiry;

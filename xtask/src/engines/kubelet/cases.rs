@@ -1,4 +1,4 @@
-//! The cases, by group.
+//! Test cases of `kubelet-test`, a module for each group.
 
 mod lifecycle;
 mod namespaces;

@@ -1,4 +1,4 @@
-//! Converts the cell's drain and health.
+//! Converts the progress of a drain, and the health of the cell, to messages of the API.
 
 use executor_proto::v1;
 

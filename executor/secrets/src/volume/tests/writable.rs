@@ -151,7 +151,7 @@ fn deep_or_wide_trees_are_wiped() {
     kept.iter().for_each(|file| is_zero(&File::open(path(file)).unwrap()));
 }
 
-/// If a process wrote behind the end of a file through a mapping of the last page, these bytes are wiped in place.
+/// Bytes that a process wrote beyond the end of a file, through a mapping of its last page, are wiped in place.
 #[test]
 fn data_beyond_end_of_file_is_wiped() {
     let volume = writable(PAGE);

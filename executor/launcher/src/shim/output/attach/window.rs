@@ -73,7 +73,7 @@ impl Window {
         Some(([&packet.bytes[..1], &packet.bytes[1 + passed..]].concat().into(), length))
     }
 
-    /// Returns the cost of all output after a position.
+    /// Returns the bytes of all output from `place` on, plus [`PACKET_COST`] for each packet.
     pub(super) fn cost_from(&self, place: u64) -> u64 {
         let packets = self.packets.len() - self.index(place);
         self.end.saturating_sub(place.max(self.start())) + packets as u64 * PACKET_COST
