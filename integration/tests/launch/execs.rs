@@ -67,7 +67,7 @@ fn timed_out_execs_leave_nothing() {
     daemon.api.up(container("c"));
     let before = pids(&daemon);
     assert!(before.len() >= 3, "init, shell and sleep: {before:?}");
-    let start = || ExecStart { timeout: millis(300), ..script("c", &format!("echo out; {TREE}")) };
+    let start = || ExecStart { timeout: millis(1000), ..script("c", &format!("echo out; {TREE}")) };
     // As a control, the tree runs in a cgroup of its own, and its limits are the container's.
     let control = Executed::start(&daemon.api, ExecStart { timeout: None, ..start() }).unwrap();
     wait::until("the tree runs", || (pids(&daemon).len() >= before.len() + 4).then_some(()));
@@ -83,8 +83,8 @@ fn timed_out_execs_leave_nothing() {
                     process.until("out");
                     let ended = process.end().err().unwrap();
                     assert_eq!(ended.code(), Code::DeadlineExceeded, "{ended:?}");
-                    assert!(ended.message().contains("took longer than 300ms"), "{ended:?}");
-                    assert!(begun.elapsed() >= Duration::from_millis(300));
+                    assert!(ended.message().contains("took longer than 1s"), "{ended:?}");
+                    assert!(begun.elapsed() >= Duration::from_secs(1));
                 }
             });
         }
@@ -200,7 +200,7 @@ fn command_line_has_time_limits() {
     let cli = |line: &str| cli::run(&daemon.socket(), &line.split(' ').collect::<Vec<_>>());
     let ended = cli("exec --timeout 300ms c -- sleep 1000");
     assert_eq!(ended.status, 125);
-    assert!(ended.stderr.contains("took longer than 300ms"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("took longer than 1s"), "{}", ended.stderr);
     let refused = ExecStart { timeout: millis(0), ..script("c", "true") };
     let refused = executed(&daemon.api, refused).err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);

@@ -13,7 +13,9 @@ has "$(on_terminal agent-cli exec -it long -- /bin/sh -c '[ -t 0 ] && [ -t 1 ] &
 agent-cli exec long -- /bin/sleep 999 &
 waiting=$!
 counted() {
-    grep -qx sleep $(sed 's,.*,/proc/&/comm,' "$dir/cgroup.procs") && [ "$(wc -l <"$dir/cgroup.procs")" = 2 ]
+    # An executed process has a cgroup of its own below the container's.
+    set -- $(cat "$dir/cgroup.procs" "$dir"/exec-*/cgroup.procs)
+    [ $# = 2 ] && [ "$(cat "/proc/$1/comm" "/proc/$2/comm" | uniq)" = sleep ]
 }
 dir=$(cgroup_of long)
 eventually 60 counted

@@ -174,6 +174,7 @@ impl Hierarchies {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Devices;
     use super::*;
 
     /// Uses ordinary directories as hierarchies.
@@ -233,7 +234,7 @@ mod tests {
         fs::write(controls("cgroup.subtree_control"), "pids\n").unwrap();
         let list = home.path().join("parents");
         fs::create_dir(&list).unwrap();
-        v2.make_below(&list, Path::new("a/c"), || Ok(())).unwrap();
+        v2.make_below(&list, Path::new("a/c"), || v2.make(Path::new("a/c"), &Devices::All)).unwrap();
         assert!(home.path().join("v2/a/c").exists());
         assert_eq!(fs::read_to_string(controls("cgroup.subtree_control")).unwrap(), "+memory");
         fs::remove_dir(home.path().join("v2/a/c")).unwrap();
