@@ -26,7 +26,7 @@ enum Callers {
     TokenHolders,
 }
 
-/// Every served method.
+/// Every served method, with the callers that may use it.
 const TABLE: [(&str, Callers); 50] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Start", Callers::Operators),
@@ -100,7 +100,7 @@ const LASTING: [&str; 16] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// The only long-running method without a stream.
+/// Path of `Wait`, which is in [`LASTING`] although neither its requests nor its responses are a stream.
 const WAIT: &str = "/executor.v1.Executor/Wait";
 
 /// Returns true if the method's requests or responses are a stream.
@@ -111,7 +111,7 @@ pub(crate) fn is_stream(path: &str) -> bool {
 /// A served method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method {
-    /// Name, e.g. `executor.v1.Executor/Run`.
+    /// Name, such as `executor.v1.Executor/Run`.
     pub(crate) name: &'static str,
     /// True if the method runs until the caller cancels it, or until the container exits.
     pub(crate) lasts: bool,
@@ -123,7 +123,7 @@ pub(crate) fn method(path: &str) -> Option<Method> {
     Some(Method { name: found.strip_prefix('/').unwrap_or(found), lasts: LASTING.contains(found) })
 }
 
-/// Operators of this daemon.
+/// Local clients that are operators, in addition to root.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// Uid of the daemon's own user; `None` if other programs run as the same user.
@@ -132,7 +132,7 @@ pub struct Access {
     pub group: Option<u32>,
 }
 
-/// Metrics label of network clients.
+/// Metrics label of the TCP listener.
 pub(crate) const TCP: &str = "tcp";
 
 /// The sockets on which clients connect.
@@ -289,7 +289,8 @@ mod tests {
         }
     }
 
-    /// The token decides on both sockets; the containers' socket serves no other method.
+    /// On both sockets, only the runtime token decides who may call GetSecrets. The containers' socket serves no other
+    /// method.
     #[test]
     fn containers_may_call_one_method() {
         let stranger = peer(4711, 4711, &[]);

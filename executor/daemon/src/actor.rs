@@ -192,7 +192,7 @@ impl Actor {
         Ok(payload.ours)
     }
 
-    /// Follows the container to completion, over as many connections as needed.
+    /// Follows the container to completion. Reconnects to the shim as often as needed.
     async fn drive(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut reconnect = RECONNECT;
         // A container without a connection was started by an earlier daemon. The container's shim may have been forked
@@ -482,7 +482,7 @@ impl Actor {
         }
     }
 
-    /// Advances to a state before `completed`, and publishes it.
+    /// Advances the container to a state before `completed`, and publishes the state.
     fn advance(&mut self, reached: State) {
         let is_later = reached > self.facts.state;
         let passed = advance(self.facts.state, reached, self.facts.started_at.is_some());
@@ -554,7 +554,7 @@ impl Actor {
         unregister(&self.node, &self.handle, Presence::Refused(problem));
     }
 
-    /// Logs a transition, here and in the event log.
+    /// Writes a state transition to the daemon's log and to the event log.
     fn report(&self, state: State) {
         let id = self.handle.id();
         let end = self.facts.end.as_ref().filter(|_| state == State::Completed);

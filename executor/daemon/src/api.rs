@@ -70,7 +70,7 @@ async fn first_message<T: prost::Message + Default>(requests: &mut Requests<T>) 
     tokio::time::timeout(FIRST_MESSAGE_TIMEOUT, requests.next()).await.map_err(late)?
 }
 
-/// The executor's service on a node.
+/// Implements the gRPC service `Executor`.
 #[derive(Clone, Debug)]
 struct Service {
     node: Arc<Node>,

@@ -21,7 +21,7 @@ pub enum Kind {
     Precondition,
     /// Capacity, disk space or memory is exhausted.
     Exhausted,
-    /// The position is beyond the end.
+    /// The requested position is beyond the end of a log.
     OutOfRange,
     /// The request is based on an outdated state.
     Aborted,

@@ -31,7 +31,7 @@ pub enum BootError {
     /// An operation on a path failed.
     #[error("cannot {} {}", .what, .path.display())]
     Path {
-        /// The failed operation.
+        /// The failed operation, such as `read`.
         what: &'static str,
         path: PathBuf,
         source: std::io::Error,
@@ -62,7 +62,7 @@ pub enum BootError {
         /// `user` or `group`.
         what: &'static str,
         name: String,
-        /// The file that lists the names.
+        /// The file that lists the users or groups of the host.
         file: &'static str,
     },
     /// The daemon has no user of its own, and no dynamic id is free.
@@ -70,9 +70,9 @@ pub enum BootError {
         "all ids from {first} to {last} are in use by users, groups or processes: create the user `executor`, or set `user`"
     )]
     NoFreeUser {
-        /// First id of the range.
+        /// First id of the range of dynamic ids.
         first: u32,
-        /// Last id of the range.
+        /// Last id of the range of dynamic ids.
         last: u32,
     },
     /// The metrics address cannot be used.
@@ -97,22 +97,22 @@ pub enum BootError {
     /// The privileges cannot be dropped.
     #[error("cannot drop privileges to user {user}")]
     Privileges {
-        /// User to switch to.
+        /// User to which the process switches.
         user: String,
         source: std::io::Error,
     },
 }
 
-/// A process that is ready to serve.
+/// Everything that a prepared process needs to serve.
 #[derive(Debug)]
 pub struct Booted {
-    /// Listening sockets.
+    /// Sockets on which the daemon listens.
     pub listeners: Listeners,
     /// Connection to the launcher, if one is running.
     pub launcher: Option<Seqpacket>,
     /// The launcher, if this process started it.
     pub started: Option<StartedLauncher>,
-    /// Operators.
+    /// Local clients that may call the daemon.
     pub access: Access,
     /// Lock on the state directory, held until exit.
     pub lock: Lock,

@@ -72,9 +72,9 @@ pub enum ConfigError {
     Value {
         /// File name, or the command line.
         origin: String,
-        /// Path of the key.
+        /// Key with its table, such as `policy.default_pids`.
         key: Cow<'static, str>,
-        /// Value as specified.
+        /// Value in the file or on the command line.
         value: String,
         why: String,
     },
@@ -325,7 +325,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let check = Check { origin };
     // An ephemeral daemon runs for its own user, who already has access to the host's network.
     file.policy.allow_host_network |= args.ephemeral;
-    // The same applies to its images, if no configuration file was named.
+    // Such a daemon may also use any image, if no configuration file was named.
     let mut faults = Faults::default();
     let images = faults.record(file.images.policy(&check, args.ephemeral && args.config.is_none()));
     file.policy.images = images.unwrap_or_default();

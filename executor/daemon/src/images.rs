@@ -60,7 +60,7 @@ pub(crate) fn volume_placeholder(reference: &str) -> VolumeImage {
     VolumeImage { reference: reference.to_owned(), layers: vec![digest.clone()], digest }
 }
 
-/// Resolves the images of a plan's volumes, in order. The images are kept while the results are in use.
+/// Resolves the images of a plan's volumes, in order. The images are not removed while the results are in use.
 ///
 /// # Errors
 /// Returns the same errors as [`resolve`], with the volume.
@@ -89,7 +89,7 @@ pub(crate) async fn resolve_volumes(
     Ok(ready)
 }
 
-/// Returns the pull policy of a request.
+/// Converts the pull policy of a request.
 ///
 /// # Errors
 /// Returns an error if the number is unknown.
@@ -105,7 +105,7 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
     }
 }
 
-/// Moves the credentials out of a message.
+/// Moves the registry credentials out of a message.
 ///
 /// # Errors
 /// Returns an error if they are malformed.
@@ -135,8 +135,8 @@ pub(crate) fn credentials(
     })
 }
 
-/// Resolves a reference from the field `field` to an image that is ready for use. The image is kept while the result is
-/// in use.
+/// Resolves a reference from the field `field` to an image that is ready for use. The image is not removed while the
+/// result is in use.
 ///
 /// # Errors
 /// Returns the errors that the interface lists for Run.

@@ -43,7 +43,7 @@ pub enum Connection {
 #[derive(Debug)]
 pub struct Launcher {
     socket: PathBuf,
-    /// Digests of executord's configuration.
+    /// Digests of the sections of executord's configuration that the launcher also reads.
     configuration: SectionDigests,
     connection: watch::Sender<Connection>,
     /// Key of request digests, from the newest launcher. The key outlives the connection, so that a repeated request
@@ -55,8 +55,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Creates a disconnected launcher client for `socket`. `configuration` holds the digests of executord's
-    /// configuration.
+    /// Creates a disconnected launcher client for `socket`. `configuration` holds the digests of the sections of
+    /// executord's configuration that the launcher also reads.
     pub fn new(socket: PathBuf, configuration: SectionDigests) -> Self {
         Self {
             socket,

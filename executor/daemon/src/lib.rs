@@ -5,7 +5,7 @@
 //!     │
 //!    api ──> run::admit ──> requests, store::registry        new containers
 //!     │        └─────> actor ──> launcher, shims             their lifecycle
-//!     ├────> operations ───────────────> shims               new secret files, limits, egress rules; exec, copy, delete
+//!     ├────> operations ───────────────> shims               secret files, limits, egress rules; exec, copy, delete
 //!     ├────> background                                      drain, retention, self-test, reloads
 //!     ├────> store                                           events, ledger, captured outputs
 //!     ├────> logs                                            output, log sinks

@@ -92,7 +92,7 @@ pub struct Node {
     /// Watches the directories of followed logs.
     pub log_watch: DirectoryWatch,
     pub outward: LogSinks,
-    /// Number of tasks that send output.
+    /// Number of tasks that send container output to log sinks.
     pub forwarding: watch::Sender<usize>,
     /// Boot id of the host.
     pub boot_id: String,

@@ -23,7 +23,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Returns the launcher's socket.
+    /// Returns the path of the launcher's socket.
     pub fn launcher_socket(&self) -> PathBuf {
         self.run_dir.join("launcher.sock")
     }
@@ -33,7 +33,7 @@ impl Paths {
         self.run_dir.join(token::RUNTIME_HOST_DIR)
     }
 
-    /// Returns the socket for containers with a runtime token.
+    /// Returns the path of the socket for containers with a runtime token.
     pub fn runtime_socket(&self) -> PathBuf {
         self.runtime_dir().join(token::RUNTIME_SOCKET)
     }
@@ -48,12 +48,12 @@ impl Paths {
         self.live_containers().join(id.as_str())
     }
 
-    /// Returns the socket of a container's shim.
+    /// Returns the path of a shim's socket.
     pub fn shim_socket(&self, id: &ContainerId) -> PathBuf {
         self.live_container(id).join("shim.sock")
     }
 
-    /// Returns the record of a container with a shim.
+    /// Returns the path of the record of a container with a shim.
     pub fn live_record(&self, id: &ContainerId) -> PathBuf {
         self.live_container(id).join("container.json")
     }
@@ -72,7 +72,7 @@ impl Paths {
         self.kept_container(id).join("exit.json")
     }
 
-    /// Returns the first record of a container, which stays until the container is deleted.
+    /// Returns the path of the first record of a container, which stays until the container is deleted.
     pub fn first_record(&self, id: &ContainerId) -> PathBuf {
         self.kept_container(id).join("container.json")
     }

@@ -4,7 +4,7 @@
 //!  http ──> Scraper ──> Metrics (always counted)
 //!              └──────> node: capacity, states, shims' counters, warm pool, images ──> families ──> text
 //! ```
-//! The cost of a scrape is limited: `http` limits requests and connections, `READ_TIMEOUT` limits the time of a
+//! The resources of a scrape are limited: `http` limits requests and connections, `READ_TIMEOUT` limits the time of a
 //! reading, and the configuration limits the number of series. At most one reading is made per second, regardless of
 //! the number of scrapes. Containers whose shim does not respond in time are omitted.
 
@@ -32,12 +32,12 @@ use crate::store::registry::CapacityUse;
 use families::{Families, Kind};
 pub(crate) use form::ScrapeFormat;
 
-/// Time limit for a reading.
+/// Time limit for collecting the metrics of a scrape.
 const READ_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time for which a reading is reused.
+/// Time for which collected metrics are reused by later scrapes.
 const READING_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Reads the metrics of a node.
+/// Collects the metrics of a node for scrapes.
 #[derive(Debug)]
 pub(crate) struct Scraper {
     node: Arc<Node>,

@@ -89,7 +89,7 @@ const RUNTIME_RATE: Rate = Rate { burst: 64, interval: Duration::from_millis(20)
 /// Maximum lifetime of a connection on the containers' socket.
 const RUNTIME_LIFETIME: Duration = Duration::from_secs(10);
 
-/// Listening sockets.
+/// Sockets on which the daemon listens.
 #[derive(Debug)]
 pub struct Listeners {
     /// The control plane's socket.
@@ -106,8 +106,8 @@ pub struct Listeners {
 struct AcceptPace {
     /// Pause after an accepted connection.
     pause: Duration,
-    /// Number of consecutive refused connections without a pause. A refusal is cheap, and a pause after each would
-    /// delay the connections queued behind it.
+    /// Number of consecutive refused connections without a pause. A refusal needs little CPU time, and a pause after
+    /// each refusal would delay the connections that wait in the kernel's queue.
     refused: u32,
 }
 
@@ -356,7 +356,7 @@ struct Connection {
     bounds: Bounds,
     calls: Calls,
     budget: ConnectionBudget,
-    /// Released when the connection is closed.
+    /// Slot of the connection, which is released when the connection is closed.
     slot: Slot,
     lifetime: Option<Duration>,
     /// Error for every call, if no call can be executed.
@@ -483,7 +483,7 @@ fn log_end(over: hyper::Result<()>) {
     }
 }
 
-/// Checks whether a method may be called.
+/// Function that returns an error if the client may not call the method at a path.
 type CallCheck<'a> = dyn Fn(&str) -> Result<(), ApiError> + 'a;
 
 /// Checks a call and dispatches it to its service.

@@ -1,8 +1,9 @@
 //! Selects the image of an index that runs on this host.
 //!
-//! The image specification makes `platform` optional in an entry and lets an index list indexes. Entries with a
-//! platform are selected by their platform. If none of them fits, the entries without a platform are read in order, and
-//! their configurations name the platforms. The search is depth first, with limits on depth and documents.
+//! The image specification makes `platform` optional in an index entry and lets an index list indexes. Entries with a
+//! platform are selected by their platform. If none of them fits, the search reads the entries without a platform in
+//! order, and takes their platforms from their configurations. The search is depth first, with limits on depth and
+//! documents.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::platform::{self, Host};
 const MANIFESTS_MAX: usize = 1000;
 /// Maximum nesting depth of indexes.
 const DEPTH_MAX: usize = 3;
-/// Maximum number of entries that are read to find their platform.
+/// Maximum number of index entries that are read to find their platform.
 const CANDIDATES_MAX: usize = 32;
 /// Maximum number of platforms listed in an error.
 const SHOWN_MAX: usize = 32;
@@ -84,7 +85,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Skips an image that does not run on this host.
+    /// Adds the platforms in `error` to the list of unsuitable platforms, so that the search continues with the next
+    /// image.
     ///
     /// # Errors
     /// Returns `error` if it is not [`ImageError::NoPlatform`].
@@ -103,7 +105,7 @@ impl<'a> Search<'a> {
         self.there.extend(platforms.take(room));
     }
 
-    /// Returns the next entry to read.
+    /// Returns the index entry to read next.
     ///
     /// # Errors
     /// Returns [`ImageError::NoPlatform`] if there is no next entry, and [`ImageError::TooLarge`] if too many entries
@@ -124,7 +126,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Selects the entry for this host; all entries have a platform.
+/// Selects the index entry for this host. Every entry must have a platform.
 ///
 /// # Errors
 /// Returns [`ImageError::NoPlatform`] if no entry is for this host.
@@ -140,7 +142,7 @@ pub(crate) fn by_platform<'a>(
     })
 }
 
-/// Returns the entry whose platform fits the host best.
+/// Returns the index entry whose platform fits the host best.
 fn best<'a>(entries: impl Iterator<Item = &'a Descriptor>, host: &Host) -> Option<&'a Descriptor> {
     let rank = |descriptor: &Descriptor| {
         let platform = platform_of(descriptor)?;
@@ -150,12 +152,12 @@ fn best<'a>(entries: impl Iterator<Item = &'a Descriptor>, host: &Host) -> Optio
     ranked.min_by_key(|(rank, _)| *rank).map(|(_, descriptor)| descriptor)
 }
 
-/// Returns the platforms of entries, without `unknown/unknown`, which marks signatures and attestations.
+/// Returns the platforms of index entries, without `unknown/unknown`, which marks signatures and attestations.
 fn platforms<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> impl Iterator<Item = String> {
     entries.filter_map(platform_of).map(platform::from_index).filter(|platform| !platform.contains("unknown"))
 }
 
-/// Returns the platform of an entry. Returns `None` if the platform is missing or empty.
+/// Returns the platform of an index entry. Returns `None` if the platform is missing or empty.
 fn platform_of(descriptor: &Descriptor) -> Option<&Platform> {
     let is_empty =
         |platform: &&Platform| platform.os().to_string().is_empty() && platform.architecture().to_string().is_empty();

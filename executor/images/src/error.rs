@@ -14,7 +14,7 @@ pub enum ImageError {
     /// The content does not match the requested digest.
     #[error("{what}: expected digest {declared}, but the content has {got}")]
     WrongDigest {
-        /// Document or blob.
+        /// Description of the document or blob.
         what: String,
         declared: Digest,
         got: Digest,
@@ -22,9 +22,9 @@ pub enum ImageError {
     /// The content is shorter than declared.
     #[error("{what} is truncated: {got} of {declared} bytes")]
     Truncated {
-        /// Document or blob.
+        /// Description of the document or blob.
         what: String,
-        /// Size declared in its manifest.
+        /// Size declared in its manifest, in bytes.
         declared: u64,
         /// Bytes received in all attempts.
         got: u64,
@@ -32,19 +32,19 @@ pub enum ImageError {
     /// The content is longer than declared.
     #[error("{what} is longer than its declared {declared} bytes")]
     Longer {
-        /// Document or blob.
+        /// Description of the document or blob.
         what: String,
-        /// Size declared in its manifest.
+        /// Size declared in its manifest, in bytes.
         declared: u64,
     },
     #[error("{what}: {is} {unit}; the maximum is {most}")]
     TooLarge {
-        /// Document, blob or archive.
+        /// Description of the document, blob or archive.
         what: String,
-        /// Actual size or count.
+        /// Actual size or count, in units of `unit`.
         is: u64,
         most: u64,
-        /// Unit of both numbers.
+        /// Unit of `is` and `most`.
         unit: &'static str,
     },
     /// The registry redirects to a destination that is not allowed.
@@ -60,7 +60,7 @@ pub enum ImageError {
     TooSlow {
         /// Requested object.
         what: String,
-        /// Origin of the connection.
+        /// Scheme, host and port of the server.
         origin: String,
         bytes: u64,
         within: Duration,
@@ -98,7 +98,7 @@ pub enum ImageError {
     /// The image does not support this machine's platform.
     #[error("{what} is not available for {wanted}{}", only_for(.there))]
     NoPlatform {
-        /// Description of the image.
+        /// Description of the image that has no suitable platform.
         what: String,
         wanted: String,
         there: Vec<String>,
@@ -129,7 +129,7 @@ pub enum ImageError {
     Status {
         /// Requested object.
         what: String,
-        /// Origin that sent the response.
+        /// Scheme, host and port of the server that sent the response.
         origin: String,
         /// HTTP status.
         status: u16,

@@ -35,7 +35,7 @@ impl Hasher {
     }
 }
 
-/// Computes the digest of bytes.
+/// Computes the digest of `bytes`.
 pub(crate) fn digest(algorithm: Algorithm, bytes: &[u8]) -> Digest {
     let mut hasher = Hasher::new(algorithm);
     hasher.update(bytes);

@@ -215,7 +215,7 @@ impl<L: LayerStore> Images<L> {
         Ok(Resolved { defaults: ImageDefaults::from_configuration(&parsed)?, record, _held: held })
     }
 
-    /// Returns the rules for signatures.
+    /// Returns the operator's rules for signatures of images.
     pub fn signatures(&self) -> &SignaturePolicy {
         &self.intake.settings.signatures
     }
@@ -299,7 +299,7 @@ impl<L: LayerStore> Images<L> {
     }
 }
 
-/// An archive that is being received.
+/// An archive that a client is sending.
 pub struct Upload {
     upload: crate::store::ingest::Upload,
     file: std::fs::File,
@@ -314,7 +314,7 @@ impl std::fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// Appends bytes.
+    /// Appends bytes to the archive.
     ///
     /// # Errors
     /// Returns an error if writing fails or the archive is too large.
@@ -332,7 +332,7 @@ impl Upload {
         .await
     }
 
-    /// Returns the number of bytes received.
+    /// Returns the number of bytes of the archive that were received.
     pub fn written(&self) -> u64 {
         self.written
     }

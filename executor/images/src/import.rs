@@ -52,13 +52,13 @@ impl ImportFormat {
     }
 }
 
-/// Opens the files of an image.
+/// A layout or an archive, from which the files of an image are read.
 trait Source: Send {
     /// Opens a file by its name relative to the root of the layout or archive. Returns `None` if it does not exist.
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError>;
 }
 
-/// A part of a file.
+/// A byte range of a file: a whole file of a layout, or an entry of an archive.
 struct Section {
     file: File,
     at: u64,
@@ -66,13 +66,13 @@ struct Section {
 }
 
 impl Section {
-    /// Returns a reader of this part only.
+    /// Returns a reader of this byte range only.
     fn reader(&mut self) -> std::io::Result<std::io::Take<&mut File>> {
         self.file.seek(SeekFrom::Start(self.at))?;
         Ok((&mut self.file).take(self.size))
     }
 
-    /// Returns an error if the part consists mostly of holes. Call this before reading the part.
+    /// Returns an error if the byte range consists mostly of holes. Call this before reading the range.
     fn is_stored(&self, what: &str) -> Result<(), ImageError> {
         let part = self.at..self.at.saturating_add(self.size);
         let most = holes::excess(&self.file, part, RATIO_MAX, FREE);
@@ -196,7 +196,7 @@ pub(crate) async fn import<L: LayerStore>(
     intake.record(documents, references, provenance, notes).await
 }
 
-/// Finds an image without importing it.
+/// Finds an image in a layout or an archive, without importing it.
 fn find(
     path: &std::path::Path,
     form: ImportFormat,
@@ -219,7 +219,7 @@ fn find(
     Ok((source, found))
 }
 
-/// Reads the documents of an image.
+/// Reads the documents of an image from a layout or an archive.
 pub(crate) fn documents(
     path: &std::path::Path,
     form: ImportFormat,
@@ -229,7 +229,7 @@ pub(crate) fn documents(
     Ok(find(path, form, inner, most)?.1.documents)
 }
 
-/// Reads a layer of at most `most` bytes, as stored. The caller must verify it.
+/// Reads a layer of at most `most` bytes from a layout or an archive, as stored. The caller must verify it.
 pub(crate) fn layer(
     path: &std::path::Path,
     form: ImportFormat,

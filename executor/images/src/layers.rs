@@ -19,7 +19,7 @@ pub struct LayerToUnpack {
     pub bytes_max: u64,
 }
 
-/// Notes about an unpacked layer.
+/// Result of unpacking a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerNotes {
     /// Warning about entries that were skipped when the layer was unpacked.

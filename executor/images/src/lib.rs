@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  reference ──> registry ──> http         responses of a registry, limited in size and time
-//!       │   └──> import (layout, archive)  the same from files
+//!       │   └──> import (layout, archive)  documents and layers from files
 //!       │  signatures                      keys that signed an image
 //!       v
 //!     pull ──> store (records, manifests, configurations, partial blobs)

@@ -83,7 +83,7 @@ pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Di
     Ok((digest, descriptor.size()))
 }
 
-/// Checks the number of layers.
+/// Checks that an image has at least one layer, and not too many.
 pub(crate) fn check_layer_count(count: usize, what: &str) -> Result<(), ImageError> {
     let why = match count {
         0 => "the image has no layers".to_owned(),

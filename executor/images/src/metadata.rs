@@ -19,7 +19,7 @@ use crate::record::LayerRecord;
 use crate::registry::Registry;
 use crate::{hash, settings};
 
-/// Limits and paths.
+/// Settings of a [`MetadataReader`]: limits and paths.
 #[derive(Clone, Debug)]
 pub struct MetadataSettings {
     /// Registries that are accessed without encryption: `host` for every port, or `host:port`.

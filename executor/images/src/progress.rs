@@ -42,15 +42,15 @@ pub struct LayerProgress {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Not started.
+    /// The download has not started.
     Waiting,
     Fetching,
     /// Complete and verified; waiting for the layers below.
     Fetched,
     Unpacking,
-    /// Unpacked.
+    /// The layer is unpacked.
     Done,
-    /// Present before the pull.
+    /// The layer was present before the pull.
     Present,
 }
 

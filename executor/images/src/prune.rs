@@ -88,9 +88,9 @@ fn chosen(
 }
 
 impl<L: LayerStore> Images<L> {
-    /// Removes a name of an image, or with `all_names` the image. If this was the last name, removes the image.
-    /// `used_by` returns the name of a container that uses an image. Returns the earlier record, and true if the image
-    /// was removed.
+    /// Removes one of several references of an image if `text` is this reference and `all_names` is false. Otherwise
+    /// removes the image that `text` selects. `used_by` returns the name of a container that uses an image. Returns the
+    /// record from before the removal, and true if the image was removed.
     ///
     /// # Errors
     /// Returns an error if there is no such image or a container uses it.
@@ -180,8 +180,8 @@ impl<L: LayerStore> Images<L> {
         }
     }
 
-    /// Removes layers that belong to no image. The caller must hold the gate. Layers that a container still uses are
-    /// skipped, and are tried again by the next sweep.
+    /// Removes layers that belong to no image, and returns their number. The caller must hold the gate. Layers that a
+    /// container still uses are skipped, and are tried again by the next call.
     async fn sweep_layers(&self) -> Result<u64, ImageError> {
         let store = Arc::clone(&self.intake.store);
         let orphans = blocking(move || store.orphans()).await?;

@@ -69,7 +69,7 @@ pub(crate) async fn pull<L: LayerStore>(
     pull_from(intake, repository, (repository, selector), identity, report).await
 }
 
-/// Fetches an image from `source`, which is its own repository or a mirror.
+/// Fetches an image from `source`: the repository of its reference, or a mirror.
 async fn pull_from<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     source: &Repository,

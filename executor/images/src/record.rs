@@ -63,7 +63,7 @@ pub struct LayerRecord {
 pub(crate) enum Provenance {
     /// Fetched from the registry of its reference, with these signatures.
     Registry(Evidence),
-    /// Sent by a client.
+    /// Imported from an archive that a client sent.
     Import,
     /// Read from a layout or archive on local disk.
     Archive,

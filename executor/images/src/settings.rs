@@ -8,7 +8,7 @@ use executor_http::Proxy;
 
 use crate::signatures::SignaturePolicy;
 
-/// Limits and paths.
+/// The operator's settings for images: limits, paths and rules.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Directory of the store.

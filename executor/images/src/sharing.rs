@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::progress::{PullResult, State};
 
-/// Watches a pull.
+/// Receives the states of a pull.
 #[derive(Clone, Debug)]
 pub struct Watcher(watch::Receiver<State>);
 

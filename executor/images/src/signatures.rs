@@ -73,7 +73,7 @@ fn named(key: &TrustedKey) -> String {
 
 /// A signature with the signed content.
 struct Signed {
-    /// Signed bytes.
+    /// Bytes that the signatures cover.
     message: Vec<u8>,
     /// Signatures of the message; one valid signature is enough.
     signatures: Vec<Vec<u8>>,

@@ -49,7 +49,7 @@ impl<T: AsRawFd> ClientSocket<T> {
         Ok(())
     }
 
-    /// Calls `write` as soon as there is buffer space.
+    /// Calls `write` as soon as the socket has buffer space.
     fn poll_by(
         &mut self,
         context: &mut Context<'_>,
@@ -176,7 +176,7 @@ mod tests {
         writing.await.unwrap();
     }
 
-    /// Returns the events that the kernel watches for a descriptor of this process, as in epoll_ctl(2).
+    /// Returns the epoll events for which a socket is registered, as in epoll_ctl(2).
     fn watched_of(socket: &ClientSocket<UnixStream>) -> u32 {
         let line = format!("tfd: {:>8} events: ", socket.socket().unwrap().as_raw_fd());
         let watches = std::fs::read_dir("/proc/self/fdinfo").unwrap();

@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// Poll interval. Polling is needed because the kernel does not notify when the peer has read everything.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A second descriptor of a connection's socket, which keeps the socket open.
+/// A second descriptor of a connection's socket. The socket stays open until this value is dropped.
 #[derive(Debug)]
 pub struct LingeringSocket(OwnedFd);
 
 impl LingeringSocket {
-    /// Duplicates the descriptor.
+    /// Duplicates the descriptor of a connection's socket.
     ///
     /// # Errors
     /// Returns an error if the process has too many open descriptors.

@@ -9,16 +9,16 @@ use crate::slots::Owner;
 /// Maximum number of remembered owners. Owners with a full allowance are removed first.
 const OWNERS_MAX: usize = 4096;
 
-/// Connection rate of one owner.
+/// Maximum connection rate of one owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Number of connections that are accepted without delay after a pause.
     pub burst: u32,
-    /// Interval between further connections.
+    /// Interval at which further connections are accepted.
     pub interval: Duration,
 }
 
-/// Used allowance of each owner.
+/// Limiter of connection rates, with the used allowance of each owner.
 #[derive(Debug)]
 pub struct Rates {
     rate: Rate,

@@ -1,8 +1,8 @@
 //! Assigns connection slots. No owner can occupy all of them, and idle connections are closed when slots are needed.
 //!
-//! An idle connection costs little, and control planes keep connections open for days, so an idle connection stays open
-//! until its slot is needed. Connections that never made a call are closed first, then other idle connections. Of
-//! these, the oldest connection of the owner with the most connections is closed. If all connections are busy, an owner
+//! Control planes keep connections open for days, and an idle connection uses little memory, so an idle connection
+//! stays open until its slot is needed. The owner with the most connections then loses one of its idle connections: a
+//! connection that never made a call, if there is one, and the oldest of several. If all connections are busy, an owner
 //! with few connections gets a slot beyond the limit.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,7 +16,7 @@ use crate::wire::Calls;
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A host user.
+    /// A user of the host, by user id.
     User(u32),
     /// A container with its own user namespace, identified by its range of host ids. Its processes can have any of
     /// these ids.
@@ -26,12 +26,12 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Returns true for the host's root.
+    /// Returns true if the owner is the root user of the host.
     pub fn is_root(self) -> bool {
         self == Self::User(0)
     }
 
-    /// Returns a unique number.
+    /// Returns a number that no other owner has.
     pub fn number(self) -> u64 {
         match self {
             Self::User(uid) => u64::from(uid),
@@ -78,8 +78,8 @@ struct Occupied {
 }
 
 impl Occupied {
-    /// Returns a priority for closing the connection (the highest is closed first), or `None` while a call is in
-    /// progress.
+    /// Returns a priority for closing the connection (the connection with the highest priority is closed first), or
+    /// `None` while a call is in progress.
     fn idleness(&self) -> Option<u8> {
         match (self.calls.is_idle(), self.calls.is_settled(), self.calls.has_called()) {
             (false, ..) => None,
@@ -119,7 +119,7 @@ impl Slots {
         locked(&self.occupied)
     }
 
-    /// Claims a slot for a connection with these calls. Returns `None` if no slot can be made free.
+    /// Claims a slot for a connection whose calls are in `calls`. Returns `None` if no slot can be made free.
     pub fn take(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
         let Limits { all, each, users, spare, few, few_of_root } = self.limits;
         let mut taken = self.occupied();

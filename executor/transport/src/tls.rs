@@ -69,7 +69,7 @@ pub struct AcceptedStream<R: CertificatePolicy> {
     pub caller: R::Caller,
     /// The connected socket, which is non-blocking.
     pub stream: StdTcpStream,
-    /// The session after its handshake.
+    /// The TLS session, whose handshake is complete.
     pub session: Session,
     /// Verifies the certificate again during the connection.
     pub admission: Admission<R>,

@@ -20,8 +20,8 @@
 //! memory is freed when the stream is closed, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
 //! The input is a socket and a service; the output is complete requests, with the header fields and bodies that the
-//! client sent. All byte limits of a connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). The service decides
-//! which content a message may have ([`body::MessageCheck`]).
+//! client sent. All byte limits of a connection are enforced here: header blocks, messages (`body`), unread responses
+//! (`budget`). The service decides which content a message may have ([`body::MessageCheck`]).
 
 pub mod body;
 pub mod budget;
@@ -38,8 +38,8 @@ pub use calls::Calls;
 pub use inbound::FIELDS_MAX;
 pub use socket::Wire;
 
-/// Returns the bytes that h2 receives for a client's bytes. The client's bytes are fed in pieces of `piece` bytes.
-/// Stops if the client violates HTTP/2.
+/// Parses a client's bytes in pieces of `piece` bytes, and returns the bytes that h2 receives for them. Stops if the
+/// client violates HTTP/2.
 pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut inbound = inbound::Inbound::new(Calls::new(8));
     let mut reported = Vec::new();

@@ -94,9 +94,9 @@ pub struct Named {
     pub uri: Option<String>,
     /// DNS name, compared case-insensitively.
     pub dns: Option<String>,
-    /// Common name.
+    /// Common name of the subject.
     pub cn: Option<String>,
-    /// Organizational unit.
+    /// Organizational unit of the subject.
     pub ou: Option<String>,
 }
 
@@ -136,7 +136,7 @@ impl Callers {
         self.0.iter().filter(|rule| rule.named.matches(identity))
     }
 
-    /// Returns the union of the methods that matching entries allow; `None` if no entry matches.
+    /// Returns all methods that the matching entries allow; `None` if no entry matches.
     pub(crate) fn methods(&self, identity: &Identity) -> Option<BTreeSet<&'static str>> {
         self.matching(identity).next()?;
         Some(self.matching(identity).flat_map(|rule| rule.methods.iter().copied()).collect())

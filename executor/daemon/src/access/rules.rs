@@ -31,15 +31,15 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Returns the shortest granted path that covers `path` of the provider for the requester; `None` if no grant
-    /// covers it.
+    /// Returns the shortest path of the provider that is granted to the requester and covers `path`; `None` if there is
+    /// none.
     pub(crate) fn covering(&self, requester: &Requester, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten().filter(|grant| requester.is_named_by(grant));
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
     }
 
-    /// Returns the shortest path, granted to any requester, that covers `path` of the provider; `None` if no grant
-    /// covers it.
+    /// Returns the shortest path of the provider that is granted to any requester and covers `path`; `None` if there is
+    /// none.
     pub(crate) fn covering_any(&self, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten();
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
@@ -51,7 +51,7 @@ impl RuleSet {
 pub struct Rules(watch::Sender<Arc<RuleSet>>);
 
 impl Rules {
-    /// Creates the rules from a configuration.
+    /// Creates the current rules with their first version.
     pub fn new(rules: RuleSet) -> Self {
         Self(watch::Sender::new(Arc::new(rules)))
     }
@@ -60,7 +60,7 @@ impl Rules {
         Arc::clone(&self.0.borrow())
     }
 
-    /// Subscribes to later changes.
+    /// Subscribes to later changes of the rules.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<RuleSet>> {
         self.0.subscribe()
     }
@@ -101,7 +101,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Creates a caller for an identity; `None` if no entry matches.
+    /// Creates a caller for an identity; `None` if no `[[callers]]` entry matches the identity.
     pub(crate) fn new(identity: Identity, rules: &Arc<Rules>) -> Option<Self> {
         let methods = Arc::new(rules.current().callers.methods(&identity)?);
         Some(Self { number: identity.number(), identity: Arc::new(identity), methods, rules: Arc::clone(rules) })
@@ -110,7 +110,7 @@ impl Caller {
     /// Checks that the caller may call a method.
     ///
     /// # Errors
-    /// Returns a denial if no entry that matches the caller allows the method.
+    /// Returns a denial if no `[[callers]]` entry that matches the caller allows the method.
     pub(crate) fn check(&self, method: &str) -> Result<(), ApiError> {
         if self.rules.current().callers.permits(&self.identity, method) {
             return Ok(());

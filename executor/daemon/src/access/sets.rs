@@ -16,7 +16,7 @@ pub(crate) enum MethodSet {
 impl MethodSet {
     pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Run, Self::Admin];
 
-    /// Returns the name in the configuration.
+    /// Returns the set's name in the configuration file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -25,7 +25,7 @@ impl MethodSet {
         }
     }
 
-    /// Paths of the methods.
+    /// Returns the paths of the set's methods.
     pub(crate) fn methods(self) -> &'static [&'static str] {
         match self {
             Self::Read => &READ,

@@ -34,20 +34,20 @@ use crate::node::Node;
 /// Time limit for the shim to create a socket. The shim may be busy writing new secret files.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The checks of a container. Dropping this stops them.
+/// The task that runs a container's checks. Dropping this stops the task.
 #[derive(Debug)]
 pub(crate) struct Checking {
     reports: mpsc::Receiver<CheckReport>,
     task: AbortHandle,
-    /// Number of the checked run.
+    /// Number of the run of the main action that is checked.
     run: u64,
 }
 
-/// Result of a check or of a timeout.
+/// Report after a check, or after a time limit of the checks has passed.
 #[derive(Debug)]
 pub(crate) struct CheckReport {
     pub(crate) health: Health,
-    /// Resulting action, if any.
+    /// Action that the result causes, if any.
     pub(crate) change: Option<HealthChange>,
     /// True if the health must be recorded for a restart.
     pub(crate) keep: bool,
@@ -55,7 +55,7 @@ pub(crate) struct CheckReport {
     pub(crate) outputs: Vec<FailedOutput>,
 }
 
-/// Last lines of a failed program.
+/// Last output lines of a check's program that failed.
 #[derive(Clone, Debug)]
 pub(crate) struct FailedOutput {
     id: CheckId,
@@ -64,7 +64,7 @@ pub(crate) struct FailedOutput {
     pub(crate) text: Zeroizing<String>,
 }
 
-/// Result of one check, with the last lines of its program.
+/// Result of one check, with the last output lines of its program.
 struct CheckRun {
     outcome: CheckOutcome,
     output: Zeroizing<String>,
@@ -103,12 +103,12 @@ impl Checking {
         Some(Self { reports, task: task.abort_handle(), run })
     }
 
-    /// Returns the number of the checked run.
+    /// Returns the number of the run of the main action that is checked.
     pub(crate) fn run(&self) -> u64 {
         self.run
     }
 
-    /// Waits for the next report; pends forever after the container was marked for termination.
+    /// Waits for the next report; pends forever if the container has no checks, or if no further check is due.
     pub(crate) async fn next(checking: &mut Option<Self>) -> CheckReport {
         if let Some(checking) = checking
             && let Some(report) = checking.reports.recv().await
@@ -142,23 +142,23 @@ fn address(facts: &ContainerStatus) -> IpAddr {
     network.and_then(|on| on.addresses.first()).map_or(loopback, |address| address.ip)
 }
 
-/// Returns a random number below 1000.
+/// Returns a random number below 1000, which spreads the checks of containers over time.
 fn spread() -> u32 {
     (RandomState::new().build_hasher().finish() % 1000) as u32
 }
 
-/// A checked container.
+/// The container that a task checks.
 struct CheckTarget {
     node: Arc<Node>,
     handle: Arc<Handle>,
     address: IpAddr,
-    /// Start of these checks.
+    /// Time at which the task was started.
     origin: Instant,
     /// Time from the start of the main action to `origin`.
     elapsed: Duration,
 }
 
-/// The report channel is closed.
+/// Error if the receiver of the reports was dropped.
 struct CheckRecvError;
 
 impl CheckTarget {

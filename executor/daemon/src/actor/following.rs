@@ -1,4 +1,4 @@
-//! Refreshes the references of a running container: polls their providers and replaces changed values.
+//! Refreshes the secret references of a running container: polls their providers and replaces changed values.
 //!
 //! Each running container with such references has one task. All new values of a container are sent as one update, with
 //! the generation that they were fetched for. If a caller updates the container in the meantime, the caller's update is
@@ -27,7 +27,8 @@ use crate::operations::rotate;
 
 /// Maximum pause between polls while a provider does not respond.
 const POLL_DELAY_MAX: Duration = Duration::from_secs(600);
-/// Pause after a concurrent update.
+/// Pause before the next poll if another update of the container was applied first, or if an earlier daemon left stale
+/// sources.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The task that refreshes a container's references. Dropping this stops the task.
@@ -56,7 +57,7 @@ enum RefreshOutcome {
     Fresh,
     /// At least one provider did not respond.
     Stale,
-    /// A concurrent update was applied instead.
+    /// Another update of the container was applied first, or no launcher has connected yet. The poll is repeated.
     Overtaken,
 }
 

@@ -213,7 +213,7 @@ async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<cr
     joined(read).await
 }
 
-/// Runs log work on a blocking thread, because the work may block on the disk.
+/// Runs `work` with a log on a blocking thread, because the work may block on the disk.
 async fn blocking(mut log: OutwardLog, work: impl FnOnce(&mut OutwardLog) + Send + 'static) -> OutwardLog {
     let work = tokio::task::spawn_blocking(move || {
         work(&mut log);

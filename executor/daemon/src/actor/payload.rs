@@ -21,9 +21,9 @@ pub(crate) struct LaunchPayload {
     pub(crate) ours: Arc<ShimLink>,
     /// The shim's end of the connection.
     pub(crate) theirs: Seqpacket,
-    /// Plan, as JSON.
+    /// Plan of the container, as JSON.
     pub(crate) plan: MemFile,
-    /// Program, arguments, environment.
+    /// Program, arguments and environment of the process.
     pub(crate) process: MemFile,
     pub(crate) files: MemFile,
 }

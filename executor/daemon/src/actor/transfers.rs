@@ -48,7 +48,7 @@ use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Std
 use crate::store::artifacts::{Entry, Settings, TransferSlot};
 use worker::{Idle, Worker};
 
-/// Pauses between attempts.
+/// Pauses between attempts of a transfer.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
 /// Running transfers of a container by index, each with the start time of its step, because a step may run again.
@@ -100,7 +100,7 @@ impl Transferring {
     }
 }
 
-/// Returns the start time of a step that is running.
+/// Returns the start time of the step with this path, if the step is running.
 fn start_of(path: &str, steps: &[StepRecord]) -> Option<Timestamp> {
     steps.iter().find(|step| step.path == path && step.state == StepState::Running)?.started_at
 }
@@ -118,7 +118,7 @@ struct Transfer {
 /// The shim has exited or the step has completed, so the result is no longer needed.
 struct WorkerRecvError;
 
-/// Reason why an attempt failed.
+/// Reason why an attempt of a transfer failed.
 enum Missed {
     Failed(Failure),
     RecvError,
@@ -142,7 +142,7 @@ impl From<io::Error> for Missed {
     }
 }
 
-/// Retry state of one operation.
+/// Attempts that a transfer has made, and the pause before the next attempt.
 struct Attempts<'a> {
     transfer: &'a Transfer,
     retry: Backoff,
@@ -150,7 +150,7 @@ struct Attempts<'a> {
 }
 
 impl Attempts<'_> {
-    /// Waits before another attempt.
+    /// Waits until another attempt may start.
     ///
     /// # Errors
     /// Returns the failure if it is final or no attempts are left.
@@ -237,7 +237,7 @@ impl Transfer {
         self.node.artifacts.turns.wait(&self.id).await.ok_or(WorkerRecvError)
     }
 
-    /// Returns the URL's location, which a worker parses.
+    /// Returns the location of the URL, as the cache uses it. A worker parses the URL.
     async fn place(&self) -> Result<String, Missed> {
         let url = self.url().await?;
         match self.work(&Job::Locate, &[url.0.as_fd()]).await? {
@@ -250,7 +250,7 @@ impl Transfer {
         Attempts { transfer: self, retry: RETRY, made: 1 }
     }
 
-    /// Applies the time limit of a transfer.
+    /// Runs a transfer with the configured time limit.
     async fn in_time<T>(&self, transfer: impl Future<Output = Result<T, Missed>>) -> Result<T, Missed> {
         let limit = self.settings().time_max;
         let late = |_| Failure::last(format!("the transfer exceeded its time limit of {} s", limit.as_secs()));

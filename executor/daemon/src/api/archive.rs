@@ -31,7 +31,7 @@ const CHUNK: usize = 16 << 10;
 
 type ArchiveSender = Outlet<v1::GetArchiveResponse>;
 
-/// Copies files out of a container.
+/// Serves GetArchive: copies files out of a container.
 pub(super) async fn get(
     node: &Arc<Node>,
     request: v1::GetArchiveRequest,
@@ -120,7 +120,7 @@ fn stat(reported: &[u8]) -> Result<v1::PathStat, ApiError> {
     })
 }
 
-/// Copies files into a container.
+/// Serves PutArchive: copies files into a container.
 pub(super) async fn put(
     node: &Arc<Node>,
     requests: Streaming<v1::PutArchiveRequest>,

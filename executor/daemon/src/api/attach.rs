@@ -80,7 +80,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
     }
 }
 
-/// Serves the client until the process's output ends or either side disconnects.
+/// Serves the client until the process's output ends, or until the client or the shim disconnects.
 async fn run_session(
     node: Arc<Node>,
     handle: Arc<Handle>,

@@ -1,4 +1,4 @@
-//! Implements the cell service: reservations, drain, health.
+//! Implements the gRPC service `Cell`: reservations, drain, health.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
-/// Maximum drain deadline.
+/// Maximum time from the start of a drain to its deadline.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Default number of containers that a drain stops in parallel.
 const PARALLEL_DEFAULT: u32 = 16;
@@ -31,7 +31,7 @@ const REASON_MAX: usize = 1024;
 /// Minimum interval between two progress messages, so that many exits cause few messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The cell service on a node.
+/// Implements the gRPC service `Cell`.
 #[derive(Clone, Debug)]
 pub(super) struct CellService {
     node: Arc<Node>,
@@ -118,7 +118,7 @@ fn drain_request(request: v1::DrainRequest) -> Result<DrainRequest, ApiError> {
     }
 }
 
-/// Checks a reason, which is used in one-line errors.
+/// Checks the reason of a drain or of an unhealthy cell, which is used in one-line errors.
 fn checked_reason(reason: &str) -> Result<(), Violation> {
     if reason.len() > REASON_MAX {
         let why = format!("is {} bytes; the maximum is {REASON_MAX}", reason.len());

@@ -1,5 +1,6 @@
 //! ConnectPort: forwards bytes between a client and a TCP port in a pod. The pod's shim creates the socket in the pod's
-//! network namespace, and this process connects it. Each direction is read no faster than the other side accepts it.
+//! network namespace, and this process connects it. Data is read from the client no faster than the port accepts it,
+//! and from the port no faster than the client accepts it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -31,7 +32,7 @@ use crate::node::Node;
 
 /// Read buffer size, in bytes.
 const PIECE: usize = 32 << 10;
-/// Maximum bytes in a request.
+/// Maximum size of the data in one message of the client, in bytes.
 const DATA_MAX: usize = 64 << 10;
 /// Time limit for a socket and its connection. The address is the loopback address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -151,7 +152,7 @@ async fn ended(pod: &Handle) {
     let _ = watch.wait_for(over).await;
 }
 
-/// Reason why a direction was closed early.
+/// Reason why forwarding in one direction ended early.
 enum ConnectionEnd {
     /// The client has disconnected.
     Client,

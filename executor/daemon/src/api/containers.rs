@@ -76,12 +76,13 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
 struct Page {
     page: v1::ListResponse,
     bytes: usize,
-    /// Maximum number of containers.
+    /// Maximum number of containers on the page.
     most: usize,
 }
 
 impl Page {
-    /// Adds a container. Returns false if the page is full; the next page starts after its last container.
+    /// Adds a container to the page. Returns false if the page is full; the next page then starts after the last
+    /// container of this page.
     fn add(&mut self, container: impl FnOnce() -> v1::Container) -> bool {
         if self.page.containers.len() == self.most || self.bytes > PAGE_BYTES {
             self.page.next_page_token = self.page.containers.last().map(|last| last.id.clone()).unwrap_or_default();

@@ -96,7 +96,8 @@ fn phase_message(phase: Phase) -> v1::quarantine::Phase {
     }
 }
 
-/// Converts the network status. A completed container has none, because another container may already have its address.
+/// Converts the network status to its API message. A completed container has none, because another container may
+/// already have its address.
 fn network_status(facts: &ContainerStatus) -> Option<v1::NetworkStatus> {
     let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
     Some(v1::NetworkStatus {
@@ -421,7 +422,7 @@ fn wipe_receipt(wipe: &WipeRecord) -> v1::WipeReceipt {
     }
 }
 
-/// Converts a step, with its process from the plan.
+/// Converts a step to its API message, with its process from the plan.
 fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
     use v1::step::State;
     let process = plan.and_then(|plan| plan.processes.iter().find(|process| process.id == step.path));
@@ -454,7 +455,7 @@ fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
     }
 }
 
-/// Converts a container's counters.
+/// Converts a container's counters to their API message.
 pub(crate) fn stats(facts: &ContainerStatus, counted: Option<&Usage>) -> v1::ContainerStats {
     v1::ContainerStats {
         id: facts.plan.id.to_string(),
@@ -519,7 +520,7 @@ pub(crate) fn event(event: &Event) -> v1::Event {
     }
 }
 
-/// Converts a range of missing output between two positions of a log.
+/// Converts a gap in a log to its API message: the output between two positions is missing.
 pub(crate) fn log_gap(
     from: LogPosition,
     to: LogPosition,
@@ -535,7 +536,7 @@ pub(crate) fn log_gap(
     v1::StreamLogsResponse { gap: Some(gap), offset: from.bytes, ..v1::StreamLogsResponse::default() }
 }
 
-/// Converts a log entry; `before` is the position in front of it.
+/// Converts a log entry to its API message; `before` is the position of the log before the entry.
 pub(crate) fn log_entry(entry: &Entry<'_>, before: LogPosition) -> v1::StreamLogsResponse {
     let mut data = Vec::with_capacity(entry.content.len() + 1);
     data.extend_from_slice(entry.content);

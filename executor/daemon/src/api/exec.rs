@@ -24,7 +24,7 @@ use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
 use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Stdio, StdioFd};
 
-/// Maximum output in a message, in bytes.
+/// Maximum size of the output in one message, in bytes.
 const CHUNK: usize = 16 << 10;
 /// Maximum bytes that are read from a pipe or a terminal after the process has exited. Other processes may hold it open
 /// and keep writing.

@@ -1,4 +1,4 @@
-//! The images service.
+//! Implements the gRPC service `Images`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for the next chunk of an archive.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The images service on a node.
+/// Implements the gRPC service `Images`.
 #[derive(Clone, Debug)]
 pub(super) struct ImageService {
     node: Arc<Node>,

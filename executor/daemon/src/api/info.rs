@@ -110,7 +110,7 @@ fn disk_usage(node: &Node) -> Option<v1::DiskUsage> {
     })
 }
 
-/// Returns the cell's health.
+/// Returns the health of the cell, with the reasons why the daemon cannot serve.
 pub(super) fn health(node: &Node) -> v1::Health {
     let unready = match node.launcher.session() {
         _ if *node.stopping.borrow() => Some("executord is stopping".to_owned()),

@@ -96,7 +96,7 @@ impl LogSelection {
         }
     }
 
-    /// Returns the message of an item, if it is selected.
+    /// Returns the API message of an item of the log, if the item is selected.
     fn message(&self, item: &LogItem<'_>) -> Option<v1::StreamLogsResponse> {
         let offset = self.offset.unwrap_or(0);
         match item {
@@ -174,7 +174,7 @@ fn unreadable(directory: &Path, error: &std::io::Error) -> StreamError {
 }
 
 impl Log {
-    /// Sends the available entries.
+    /// Sends the entries that were written so far.
     async fn drain(mut self) -> Result<Self, StreamError> {
         loop {
             let Self { mut reader, selection, mut tail, mut tags, sender } = self;
@@ -206,14 +206,14 @@ impl Log {
         }
     }
 
-    /// Sends the available entries, then ends.
+    /// Sends the entries that exist now, and then ends the stream.
     async fn print(self, handle: &Handle) -> Result<(), StreamError> {
         let over = handle.state().is_none_or(|state| state == State::Completed);
         let log = self.drain().await?;
         if over { log.ended() } else { Ok(()) }
     }
 
-    /// Checks that the selection starts before the end of a log that no longer grows.
+    /// Returns an error if the selection starts beyond the end of a log that no longer grows.
     fn ended(&self) -> Result<(), StreamError> {
         let (end, directory) = (self.reader.place(), self.reader.directory());
         let id = directory.file_name().unwrap_or_default().display();

@@ -20,7 +20,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::store::outputs::{OpenOutput, Outputs, OutputsError};
 
-/// Maximum content of a message, in bytes.
+/// Maximum size of the file content in one message, in bytes.
 const PIECE: usize = 64 << 10;
 /// Number of messages that one disk read fills.
 const PIECES: usize = 8;
@@ -58,7 +58,7 @@ pub(super) async fn stream(
     Ok(answers)
 }
 
-/// Returns the declared outputs, if they were captured.
+/// Returns the declared outputs, or an error if they were not captured.
 fn captured(facts: &ContainerStatus) -> Result<&OutputSource, ApiError> {
     let id = &facts.plan.id;
     let not = |why: String| Err(ApiError::new(Kind::Precondition, why));

@@ -1,4 +1,4 @@
-//! The pods service.
+//! Implements the gRPC service `Pods`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const PAGE_MAX: usize = 1000;
 /// Size at which a page ends early, in bytes. Clients reject messages of more than 4 MiB.
 const PAGE_BYTES: usize = 2 << 20;
 
-/// The pods service on a node.
+/// Implements the gRPC service `Pods`.
 #[derive(Clone, Debug)]
 pub(super) struct PodService {
     node: Arc<Node>,

@@ -22,10 +22,10 @@ use crate::node::Node;
 const READ_DELAY: Duration = Duration::from_millis(100);
 /// Poll interval in the absence of notifications.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
-/// Retry pauses after failures.
+/// Pauses between attempts to reread the CA.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Runs until the daemon stops.
+/// Keeps the launcher's certificate signer current until the daemon stops.
 pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
     let settings = &node.config.identity;
     let paths = [&settings.ca_certificate, &settings.ca_key];

@@ -3,7 +3,7 @@
 //! ```text
 //!  containers and members, `parallel` at a time, each with its grace ──> pods ──> drained
 //!        │ deadline
-//!        └──> the rest is killed ──> drained, or given up after EXIT_TIMEOUT: the drain always ends
+//!        └──> remaining containers killed ──> drained, or given up after EXIT_TIMEOUT: the drain always ends
 //! ```
 //! A container whose grace period would end after the deadline is stopped immediately, regardless of the `parallel`
 //! limit. Otherwise slow containers would shorten the grace periods of other containers. The drain continues if the
@@ -90,7 +90,7 @@ fn after(now: Timestamp, time: Duration) -> Timestamp {
     Timestamp(now.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Result of stopping a container.
+/// Result of stopping a container for the drain.
 struct StopResult {
     id: ContainerId,
     killed: bool,
@@ -109,11 +109,12 @@ struct Draining {
     reported: BTreeSet<ContainerId>,
     /// Containers that were killed at the deadline.
     killed: BTreeSet<ContainerId>,
-    /// Pods, which are not counted.
+    /// Pods that were found. The progress does not count them.
     pods: BTreeSet<ContainerId>,
 }
 
-/// Deadline of a drain on the monotonic clock, so that setting the wall clock neither shortens nor extends it.
+/// Deadline of a drain on the monotonic clock, so that a change of the wall clock neither shortens nor extends the
+/// drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DrainDeadline {
     /// The wall-clock time that the deadline was computed from.

@@ -56,7 +56,7 @@ struct Reload {
     done: Option<String>,
     /// Text of the last read, if it differs from `done`.
     candidate: Option<String>,
-    /// Last logged error.
+    /// Last error that was logged, so that it is logged once.
     error: String,
     /// Changed keys that were logged and take effect at the next start.
     pending: BTreeSet<String>,

@@ -52,11 +52,11 @@ pub(crate) async fn run_retention(node: Arc<Node>) {
 enum Reason {
     /// The request asks for deletion on completion.
     Request,
-    /// `retention.hours`.
+    /// The container exceeds the age `retention.hours`.
     Age,
-    /// `retention.completed`.
+    /// There are more completed containers than `retention.completed`.
     Number,
-    /// `retention.bytes`.
+    /// The completed containers exceed the size `retention.bytes`.
     Bytes,
 }
 
@@ -97,12 +97,12 @@ impl FirstSightings {
         known.age + instant.saturating_duration_since(known.at)
     }
 
-    /// Deletes the entries of removed containers.
+    /// Forgets the containers that are not in `completed`.
     fn keep_only(&mut self, completed: &BTreeSet<ContainerId>) {
         self.0.retain(|id, _| completed.contains(id));
     }
 
-    /// Measures containers that are not measured yet.
+    /// Measures the disk usage of containers that are not measured yet.
     async fn measure(&mut self, paths: &Paths) {
         let new = self.0.iter().filter(|(_, sight)| sight.bytes.is_none());
         let new: Vec<(ContainerId, PathBuf)> = new.map(|(id, _)| (id.clone(), paths.kept_container(id))).collect();

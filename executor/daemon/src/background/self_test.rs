@@ -79,7 +79,7 @@ async fn test(node: &Arc<Node>, limit: Duration) -> Result<(), String> {
     }
 }
 
-/// Removes the container in any state.
+/// Removes the container of the self-test, in any state.
 async fn remove(node: &Arc<Node>) -> Result<(), ApiError> {
     let Some(handle) = node.registry.get(&executor_core::ident::self_test()) else { return Ok(()) };
     let patience = node.config.self_test.timeout;

@@ -10,7 +10,7 @@ use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::{ConfigError, File};
 
-/// A parsed file.
+/// A parsed configuration file.
 pub(super) struct Document<'i> {
     text: &'i str,
     whole: Spanned<DeTable<'i>>,
@@ -18,7 +18,7 @@ pub(super) struct Document<'i> {
     kept: Spanned<DeTable<'i>>,
 }
 
-/// Location of a key.
+/// Location of a key in a configuration file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Location {
     /// 1-based line number, and the key with the list indices of the file. If the file does not contain the key, this
@@ -61,7 +61,8 @@ impl<'i> Document<'i> {
         }
     }
 
-    /// Locates a key such as `policy.default_pids` or `volumes[1].path`. Its list indices do not count removed entries.
+    /// Locates a key such as `policy.default_pids` or `volumes[1].path`. The list indices of `key` do not count removed
+    /// entries.
     pub(super) fn locate(&self, key: &str) -> Location {
         let (mut whole, mut kept) = (self.whole.get_ref(), self.kept.get_ref());
         let mut parts: Vec<String> = key.split('.').map(str::to_owned).collect();

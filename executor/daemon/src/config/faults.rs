@@ -3,12 +3,12 @@
 use super::ConfigError;
 use super::document::{Document, Location};
 
-/// Errors found so far.
+/// Errors of a configuration file that were found so far.
 #[derive(Default)]
 pub(super) struct Faults(pub(super) Vec<ConfigError>);
 
 impl Faults {
-    /// Returns the value of a result, and records an error.
+    /// Returns the value of a result. If the result is an error, records the error and returns `None`.
     pub(super) fn record<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }

@@ -5,7 +5,7 @@ use executor_core::settings::Unusable;
 
 use super::{Check, ConfigError};
 
-/// Resolves the table.
+/// Checks the values of the table, and returns the table unchanged.
 pub(super) fn resolve(check: &Check, settings: IdentitySettings) -> Result<IdentitySettings, ConfigError> {
     settings.check().map_err(|Unusable { key, value, why }| check.fault(key, &value, &why))?;
     Ok(settings)

@@ -20,7 +20,7 @@ const MIRRORS_MAX: usize = 16;
 /// Maximum value of `patience_seconds`.
 const PATIENCE_MAX: u64 = 3600;
 
-/// The table in the file. [`Settings::new`] has the defaults.
+/// The table `images` of the file. [`Settings::new`] has the defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Images {

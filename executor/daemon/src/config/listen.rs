@@ -27,7 +27,7 @@ const HANDSHAKE_SECONDS_MAX: u64 = 300;
 /// Maximum value of the limit on connections per address.
 const EACH_MAX: u64 = 100_000;
 
-/// The table in the file. The string value `listen = "unix:///PATH"` is short for `listen.unix`.
+/// The table `listen` of the file. The string value `listen = "unix:///PATH"` is short for `listen.unix`.
 #[derive(Debug, Default)]
 pub(super) struct Listen {
     pub(super) unix: Option<String>,
@@ -115,7 +115,7 @@ pub struct TcpSettings {
 }
 
 impl Tcp {
-    /// Resolves the tables. All errors are reported.
+    /// Resolves the tables `listen.tcp` and `callers`. All errors are reported together.
     pub(super) fn resolve(self, callers: Vec<Caller>, check: &Check) -> Result<Option<TcpSettings>, ConfigError> {
         let mut faults = Vec::new();
         let mut within = |key: &'static str, value: u64, most: u64| {

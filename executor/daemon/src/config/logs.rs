@@ -33,7 +33,7 @@ const JOURNAL_FIELDS: [&str; 4] = ["MESSAGE", "MESSAGE_ID", "PRIORITY", "TID"];
 /// Prefixes of journal fields that a label must not map to.
 const JOURNAL_PREFIXES: [&str; 6] = ["CONTAINER_", "EXECUTOR_", "SYSLOG_", "CODE_", "OBJECT_", "COREDUMP_"];
 
-/// The table in the file.
+/// The table `logs` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Logs {
@@ -59,11 +59,11 @@ impl Default for Logs {
     }
 }
 
-/// Destination of output.
+/// Destination of container output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum OutputTarget {
-    /// Each container's file, which is always written.
+    /// The log file of each container, which is always written.
     File,
     Journald,
     Syslog,
@@ -125,7 +125,7 @@ pub struct LogSettings {
 #[derive(Clone, Debug)]
 pub struct SyslogSettings {
     pub address: SyslogAddress,
-    /// Facility number.
+    /// Facility number of each message (RFC 5424, table 1).
     pub facility: u8,
     /// Application name in each message.
     pub app_name: String,
@@ -139,7 +139,7 @@ pub enum SyslogAddress {
     Tls {
         /// Host name, which the receiver's certificate must contain.
         host: String,
-        /// TCP port.
+        /// TCP port of the receiver.
         port: u16,
         /// CA certificates that verify the receiver's certificate (PEM).
         ca_file: PathBuf,
@@ -151,7 +151,7 @@ pub enum SyslogAddress {
 }
 
 impl Logs {
-    /// Resolves the table. All errors are reported.
+    /// Resolves the table `logs`. All errors are reported together.
     pub(super) fn resolve(self, check: &Check) -> Result<LogSettings, ConfigError> {
         let mut faults = Vec::new();
         let (message, waiting) = (self.message_bytes_max.0, self.waiting_bytes_max.0);

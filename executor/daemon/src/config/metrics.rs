@@ -15,7 +15,7 @@ pub(super) const LABELS_MAX: usize = 10;
 /// Maximum length of a container label name, in bytes.
 const LABEL_MAX: usize = 63;
 
-/// The table in the file.
+/// The table `metrics` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Metrics {
@@ -25,7 +25,7 @@ pub(super) struct Metrics {
     labels: Vec<String>,
 }
 
-/// Selects whether each container has its own series.
+/// Selects whether metrics have separate series for each container.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Containers {

@@ -11,7 +11,7 @@ use crate::model::quarantine::PhaseLimits;
 /// Maximum value of a phase's time limit, in seconds.
 const LIMIT_MAX: u64 = 3600;
 
-/// The table in the file.
+/// The table `quarantine` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct QuarantineAfter {

@@ -16,7 +16,7 @@ fn default_bytes(disk: u64) -> u64 {
     (disk / 10).max(LEAST.min(disk / 2))
 }
 
-/// The table in the file.
+/// The table `retention` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Retention {

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use super::faults::Faults;
 use super::{Check, ConfigError};
 
-/// Maximum interval, in seconds.
+/// Maximum value of the interval between tests, in seconds.
 const INTERVAL_MAX: u64 = 24 * 3600;
-/// Maximum time limit, in seconds.
+/// Maximum value of the time limit of a test, in seconds.
 const TIMEOUT_MAX: u64 = 600;
 
-/// The table in the file.
+/// The table `self_test` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct SelfTest {

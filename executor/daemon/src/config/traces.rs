@@ -12,7 +12,7 @@ const QUEUE_MAX: u64 = 65_536;
 /// Path for traces in OTLP over HTTP.
 const HTTP_PATH: &str = "/v1/traces";
 
-/// The table in the file.
+/// The table `traces` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Traces {

@@ -13,18 +13,18 @@ use crate::store::artifacts::Settings;
 
 /// Maximum number of entries of an address list.
 const ADDRESSES_MAX: usize = 200;
-/// Maximum time of a transfer, in seconds.
+/// Maximum value of the time limit of a transfer, in seconds.
 const TIME_MAX: u64 = 7 * 24 * 3600;
-/// Maximum idle time, in seconds.
+/// Maximum value of the idle time limit, in seconds.
 const IDLE_MAX: u64 = 3600;
-/// Maximum number of redirects.
+/// Maximum value of the limit on redirects.
 const REDIRECTS_MAX: u64 = 20;
 /// Maximum number of concurrent transfers per node and per container.
 const AT_ONCE_MAX: u64 = 100;
-/// Maximum number of attempts.
+/// Maximum value of the limit on attempts.
 const ATTEMPTS_MAX: u64 = 10;
 
-/// The table in the file.
+/// The table `transfers` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Transfers {

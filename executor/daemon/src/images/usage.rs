@@ -6,7 +6,7 @@ use executor_sys::tree_size::{self, TreeSize};
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
 
-/// Returns the size of the store.
+/// Returns the size of the image store and of the layer store.
 ///
 /// # Errors
 /// Returns an error if there is no launcher, or a directory cannot be read.

@@ -32,7 +32,7 @@ impl Packets {
         watched_for(socket, Interest::READABLE).map(Self)
     }
 
-    /// Sends a message with descriptors.
+    /// Sends a message with descriptors, and waits for buffer space if necessary.
     pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let socket = self.0.get_ref();
         match socket.send(bytes, fds) {

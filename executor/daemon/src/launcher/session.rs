@@ -87,7 +87,7 @@ impl Session {
         self.call_within(RESPONSE_TIMEOUT, call, fds).await
     }
 
-    /// Sends a call with a time limit.
+    /// Sends a call to the launcher, and waits for its response until the time limit.
     ///
     /// # Errors
     /// Returns [`CallError`] if no response arrives.
@@ -108,7 +108,8 @@ impl Session {
         self.exchange(RESPONSE_TIMEOUT, call, &[]).await
     }
 
-    /// Sends a call to the launcher, and waits for its response with descriptors. `work` is the time limit of the work.
+    /// Sends a call to the launcher, and waits for its response with descriptors. The launcher has the time `work` for
+    /// the call, in addition to the usual time limit of a response.
     ///
     /// # Errors
     /// Returns [`CallError`] if no response arrives.

@@ -24,7 +24,7 @@ const LINE_MAX: usize = CHUNK_MAX + 256;
 /// Maximum length of the line with the start position of a file, in bytes.
 const FIRST_LINE_MAX: usize = 128;
 
-/// A log being read.
+/// Reader of a container's log.
 #[derive(Debug)]
 pub struct LogReader {
     directory: PathBuf,
@@ -83,16 +83,16 @@ impl LogReader {
         &self.directory
     }
 
-    /// Opens the files of the log in this directory, so that they can be read after their deletion.
+    /// Opens the log files in this directory, so that they can be read after their deletion.
     ///
     /// # Errors
-    /// Returns an error if they cannot be opened. Missing files are not an error.
+    /// Returns an error if the log files cannot be opened. Missing files are not an error.
     pub fn files(directory: &Path) -> io::Result<LogFiles> {
         open_logs(directory).map(LogFiles)
     }
 
-    /// Continues with these files if they are newer than the file being read, and opens no others. Only for a log that
-    /// does not grow. Further calls are ignored.
+    /// Continues with `files` after the file that is being read, and opens no other files. Call this only for a log
+    /// that does not grow. Only the first call has an effect.
     pub fn detach(&mut self, files: LogFiles) {
         if std::mem::replace(&mut self.detached, true) {
             return;

@@ -57,14 +57,14 @@ pub(crate) struct LogSink {
     receiver: tokio::sync::Mutex<Receiver>,
     places: SinkPositions,
     followed: Mutex<HashMap<ContainerId, Arc<DeletionState>>>,
-    /// Size of deleted containers' logs that wait, in bytes.
+    /// Total size of deleted containers' logs that are not sent yet, in bytes.
     waiting: AtomicU64,
     metrics: SinkMetrics,
     /// Dropped output that is not reported in the daemon's log yet.
     unreported: Mutex<Dropped>,
 }
 
-/// Message format of a target.
+/// Message format of a log sink.
 #[derive(Debug)]
 enum SinkFormat {
     Journald,
@@ -107,7 +107,7 @@ pub(crate) struct MessageBatch {
 
 #[derive(Clone, Copy, Debug)]
 struct Encoded {
-    /// End offset of the message.
+    /// Offset in the batch's bytes at which the message ends.
     end: usize,
     resume: LogPosition,
     /// Bytes of output in the message; `None` for a message of the executor.
@@ -135,7 +135,7 @@ impl Drop for WaitingBytes {
     }
 }
 
-/// A container's log that is sent to one target.
+/// State of sending a container's log to one sink.
 #[derive(Debug)]
 pub(crate) struct OutwardLog {
     target: Arc<LogSink>,
@@ -154,7 +154,7 @@ enum Encoder {
 }
 
 impl LogSinks {
-    /// Creates the configured targets. The positions of targets are stored in this directory.
+    /// Creates the configured log sinks. `directory` holds the position files of the sinks.
     pub(crate) fn open(settings: &LogSettings, directory: &Path, metrics: &Metrics) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let target = |name: &'static str, form: SinkFormat, address: Address| {
@@ -272,7 +272,7 @@ impl LogSink {
         })
     }
 
-    /// Waits for a turn on the connection.
+    /// Waits for exclusive use of the connection.
     pub(crate) async fn turn(&self) -> SinkTurn<'_> {
         SinkTurn(self.receiver.lock().await)
     }
@@ -286,7 +286,7 @@ impl LogSink {
         Some(WaitingBytes { target: Arc::clone(self), bytes })
     }
 
-    /// Counts a container with waiting output, until the result is dropped.
+    /// Counts a container as having unsent output until the result is dropped.
     pub(crate) fn behind(&self) -> impl Drop + use<> {
         struct Behind(prometheus_client::metrics::gauge::Gauge);
         impl Drop for Behind {
@@ -305,7 +305,7 @@ impl LogSink {
     }
 }
 
-/// A turn on a target's connection.
+/// Exclusive use of a log sink's connection.
 #[derive(Debug)]
 pub(crate) struct SinkTurn<'a>(MutexGuard<'a, Receiver>);
 
@@ -327,8 +327,8 @@ impl OutwardLog {
         self.reader.directory()
     }
 
-    /// Reads some of the log, and counts missing output. If `over` is true, the log no longer grows, and its last bytes
-    /// count as a whole line. Blocks on the disk.
+    /// Reads a chunk of the log, and counts missing output. If `over` is true, the log no longer grows, and its last
+    /// bytes count as a whole line. Blocks on the disk.
     ///
     /// # Errors
     /// Returns an error if the files cannot be read.
@@ -351,7 +351,7 @@ impl OutwardLog {
         Ok(batch)
     }
 
-    /// Returns the time at which the next partial line times out.
+    /// Returns the time at which the oldest partial line times out.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.assembler.due()
     }
@@ -394,7 +394,8 @@ impl OutwardLog {
         self.reader.remaining()
     }
 
-    /// Drops the rest of the log, and counts it. `unsent` was read but not sent. Blocks on the disk.
+    /// Drops the unsent output of the log, and counts the output as dropped. `unsent` was read but not sent. Blocks on
+    /// the disk.
     pub(crate) fn give_up(&mut self, unsent: Option<(&MessageBatch, usize)>) {
         let mut rest = Dropped::default();
         if let Some((batch, sent)) = unsent {

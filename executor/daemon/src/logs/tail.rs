@@ -15,7 +15,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Returns the line number of the next entry, starting at 1.
+    /// Returns the line number of the next entry of a log, starting at 1.
     fn number(&mut self, entry: &Entry<'_>) -> u64 {
         let open = &mut self.open[match entry.stream {
             Stream::Stdout => 0,
@@ -51,12 +51,12 @@ impl Tail {
         Self { skip: self.lines.begun.saturating_sub(lines), lines: Lines::default() }
     }
 
-    /// Counts the next entry; returns true if it is selected.
+    /// Counts the next entry of a log; returns true if the entry belongs to the selected lines.
     pub fn takes(&mut self, entry: &Entry<'_>) -> bool {
         self.lines.number(entry) > self.skip
     }
 
-    /// Returns true if the next entry may be selected.
+    /// Returns true if the next entry of the log may belong to the selected lines.
     pub fn has_begun(&self) -> bool {
         self.lines.begun >= self.skip
     }

@@ -45,7 +45,7 @@ pub struct Drain {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelfTestResult {
-    /// Time of the test's end.
+    /// Time at which the test ended.
     pub at: Timestamp,
     /// Duration of the test.
     pub took: Duration,
@@ -94,7 +94,7 @@ impl Drain {
 pub struct Cell {
     state: watch::Sender<CellState>,
     progress: watch::Sender<DrainProgress>,
-    /// Serializes the drain tasks.
+    /// Ensures that only one task at a time carries out the drain.
     pub(crate) draining: SingleWorker,
     changing: Mutex<()>,
 }

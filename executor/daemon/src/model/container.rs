@@ -30,8 +30,8 @@ use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 
-/// Time limit for the connection to a container's shim before a request to it: the shim may not have started yet, or
-/// its connection was lost.
+/// Time for which a request to a container waits until the shim is connected. The shim may not have started yet, or its
+/// connection may have broken.
 const SHIM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of client connections to the ports of one pod.
 const CONNECTIONS_MAX: usize = 128;
@@ -76,9 +76,9 @@ pub struct Handle {
     removed: watch::Sender<bool>,
     /// Notified when the launcher has cleaned up the container after its shim was lost.
     pub(crate) shim_lost: Notify,
-    /// Held by the call that deletes the container.
+    /// Held during the deletion of the container.
     pub(crate) deleting: tokio::sync::Mutex<()>,
-    /// Held by the call that updates the secret files.
+    /// Held during an update of the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
     /// Logins of the workload at its secret providers. Empty after a restart of this daemon.
     pub(crate) logins: WorkloadLogins,
@@ -203,7 +203,7 @@ impl Handle {
         self.presence.subscribe()
     }
 
-    /// Waits until Run can respond: the process has started or can no longer start, or waits for Start.
+    /// Waits until Run can respond: the process has started, can no longer start, or is held until Start.
     ///
     /// # Errors
     /// Returns an error if the container could not be created as requested, or not in time.

@@ -16,15 +16,15 @@ pub struct IdentityRecord {
     pub ttl_seconds: Option<u64>,
     /// Serial number in hexadecimal.
     pub serial: String,
-    /// Start of validity.
+    /// Start of the certificate's validity period.
     pub not_before: Timestamp,
-    /// End of validity.
+    /// End of the certificate's validity period.
     pub not_after: Timestamp,
     /// Time at which the certificate is renewed.
     pub renew_at: Timestamp,
     /// Paths of certificate, key and chain in the container.
     pub files: [PathBuf; 3],
-    /// Number of renewals.
+    /// Number of times that the certificate was renewed.
     #[serde(default)]
     pub replaced: u64,
     /// Reason why the last renewal failed; unset if it succeeded.

@@ -23,7 +23,7 @@ pub enum Phase {
     Removal,
 }
 
-/// Quarantine state of a container.
+/// Reason and start of a container's quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantine {
     /// Phase that exceeded its limit.

@@ -14,9 +14,9 @@ pub struct Reservation {
     pub id: ContainerId,
     /// Reserved capacity.
     pub amount: Amount,
-    /// Time of creation.
+    /// Time at which the reservation was created.
     pub created_at: Timestamp,
-    /// Time of expiry.
+    /// Time at which the reservation expires.
     pub expires_at: Timestamp,
     /// Caller that created or last renewed the reservation. The reservation counts against this caller's quota. `None`
     /// for host root, which has no quota.

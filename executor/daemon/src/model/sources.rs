@@ -14,7 +14,7 @@ use crate::access::rules::Requester;
 use crate::model::identity::IdentityRecord;
 pub use crate::model::identity::StaleValue;
 
-/// Destination of a value.
+/// Destination of a fetched value in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueTarget {
@@ -41,7 +41,7 @@ pub struct SourceRecord {
     pub version: String,
     /// Keyed digest of the value, with the key of request digests.
     pub tag: String,
-    /// Time of the last fetch.
+    /// Time at which the value was last fetched.
     pub fetched_at: Timestamp,
     /// True if the value is refreshed while the container runs.
     pub followed: bool,
@@ -70,7 +70,7 @@ pub(crate) struct SourceNews {
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// Kind of a change.
+/// Change of a container's secret sources.
 #[derive(Debug)]
 pub(crate) enum SourceChange {
     /// A caller's update replaced or removed files, and named new sources for some.

@@ -23,7 +23,7 @@ use crate::model::sources::SourceRecord;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerStatus {
-    /// Admitted plan.
+    /// Plan with which the container was admitted, or the current plan after an update.
     pub plan: Arc<Plan>,
     /// Keyed digest of the request.
     pub request_tag: String,
@@ -39,7 +39,7 @@ pub struct ContainerStatus {
     pub prepared: Option<PreparedContainer>,
     /// Start of the process; set from `running` on.
     pub started_at: Option<Timestamp>,
-    /// True if the container received a stop.
+    /// True if the container was requested to stop.
     pub stopped: bool,
     /// Generation of the secret files, from the record.
     #[serde(default)]
@@ -68,7 +68,7 @@ pub struct ContainerStatus {
     /// Results of the container's checks; unset before the first result, or if the container has no checks.
     #[serde(default)]
     pub health: Option<Arc<Health>>,
-    /// Restarts, from the record.
+    /// Restarts of the main action, from the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
     /// Set while the container is in quarantine.
@@ -93,10 +93,10 @@ pub struct ContainerResult {
     pub exit: Option<Exit>,
     /// True if the kernel killed a process because memory ran out.
     pub oom_killed: bool,
-    /// True if the container received a stop.
+    /// True if the container was requested to stop.
     pub stopped: bool,
     pub failure: Option<Failure>,
-    /// Durations of the phases.
+    /// Durations of the lifecycle phases.
     pub timings: Timings,
     pub wipe: Option<WipeRecord>,
     /// Captured outputs.
@@ -105,7 +105,7 @@ pub struct ContainerResult {
     /// True if the last output may be missing from the log.
     #[serde(default)]
     pub output_incomplete: bool,
-    /// Final counters.
+    /// Final counters of the container's resource usage.
     #[serde(default)]
     pub usage: Option<Usage>,
     /// Termination message that the process wrote.

@@ -28,7 +28,7 @@ pub(super) struct Quota {
     pub(super) connections: Arc<Semaphore>,
 }
 
-/// Token bucket for queries.
+/// Token bucket that limits the query rate of a container.
 #[derive(Debug)]
 struct Bucket {
     tokens: f64,

@@ -110,7 +110,7 @@ impl NameServers {
         });
     }
 
-    /// Handles a datagram from a container.
+    /// Answers or forwards the query in a container's datagram.
     fn query(
         self: &Arc<Self>,
         served: &Arc<ServedNetwork>,

@@ -26,7 +26,8 @@ pub(super) struct Question {
     pub(super) query: Query,
     recursion_desired: bool,
     checking_disabled: bool,
-    /// Maximum size of a UDP response that the client accepts, and true if the client wants DNSSEC records.
+    /// Fields of EDNS, if the client uses it: the maximum size of a UDP response in bytes, and true if the client wants
+    /// DNSSEC records.
     edns: Option<(u16, bool)>,
 }
 

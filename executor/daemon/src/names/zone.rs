@@ -26,14 +26,14 @@ pub(super) struct Client {
     pub(super) quota: Arc<Quota>,
 }
 
-/// Containers of all networks.
+/// Running containers of all networks, by name and by address.
 #[derive(Debug, Default)]
 pub(super) struct Zone {
     version: Option<u64>,
     networks: HashMap<String, NetworkZone>,
 }
 
-/// Containers of one network.
+/// Running containers of one network, by name and by address.
 #[derive(Debug, Default)]
 struct NetworkZone {
     clients: HashMap<IpAddr, Arc<Client>>,
@@ -117,7 +117,7 @@ impl Zone {
     }
 
     /// Returns the addresses of a name in lower case, or `None` if no container of the network has the name. `turn`
-    /// rotates the order.
+    /// rotates the order of the addresses.
     pub(super) fn addresses(&self, network: &str, name: &str, turn: usize) -> Option<Vec<IpAddr>> {
         let zone = self.networks.get(network)?;
         let found = zone.ids.get(name).or_else(|| zone.shared.get(name))?;

@@ -2,8 +2,8 @@
 //! the certificate expires.
 //!
 //! ```text
-//!  request ── check, place ──> files without content ── key, signature ──> files with content, as if sent with the request
-//!                                                             └──> record (no key), kept with the container ──> renewal
+//!  request ── check, place ──> files without content ── key, signature ──> files with content, as if in the request
+//!                                                             └──> record (no key) of the container ──> renewal
 //! ```
 //! The key is generated here, written into the file's content, and overwritten together with the request; the CA's key
 //! is never in this process's memory. One update replaces all three files, based on the generation for which they were
@@ -128,7 +128,7 @@ impl RequestedIdentity {
     }
 }
 
-/// A certificate with its key.
+/// A signed certificate with its private key and CA chain.
 struct Issued {
     certificate: String,
     key: Zeroizing<Vec<u8>>,
@@ -246,7 +246,7 @@ impl Renewing {
     }
 }
 
-/// Result of a renewal attempt.
+/// Result of an attempt to renew a container's certificate.
 enum Renewal {
     Replaced,
     Failed,
@@ -318,7 +318,7 @@ async fn renew(node: &Arc<Node>, handle: &Arc<Handle>) -> Renewal {
     Renewal::Failed
 }
 
-/// Creates the update of the three files.
+/// Creates the update of a container's certificate, key and chain files.
 fn update(facts: &ContainerStatus, record: &IdentityRecord, issued: Issued) -> v1::UpdateFilesRequest {
     let key = record.files[1].clone();
     let files = record.files.iter().zip(issued.into_contents()).map(|(path, mut content)| File {

@@ -24,7 +24,7 @@ pub(crate) async fn fill(end: &StdioFd, buffer: &mut [u8]) -> bool {
     true
 }
 
-/// Reads a whole report, up to the limit.
+/// Reads a whole report, up to [`REPORT_MAX`] bytes.
 pub(crate) async fn all(end: &StdioFd) -> Vec<u8> {
     let (mut reported, mut length) = (vec![0; REPORT_MAX], 0);
     while let Ok(more @ 1..) = end.read(&mut reported[length..]).await {

@@ -40,7 +40,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(70);
 /// Name of the memory file with program, arguments and environment.
 const PAYLOAD: &str = "executor-process";
 
-/// Result of an executed process.
+/// How an executed process ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExecEnd {
     Exit(Exit),

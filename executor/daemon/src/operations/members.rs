@@ -15,11 +15,11 @@ use crate::node::Node;
 /// Pauses between attempts to stop a container whose shim connection broke.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-/// Stops containers in parallel, and waits until they are completed. Without `grace`, each container has its own grace
-/// period.
+/// Stops containers in parallel, and waits until they are completed. Without `grace`, the grace period of each
+/// container applies.
 ///
 /// # Errors
-/// Returns the first error if a container could not be stopped; all others are stopped.
+/// Returns the first error if containers could not be stopped. The other containers are stopped nevertheless.
 pub(crate) async fn stop_all(members: Vec<Arc<Handle>>, grace: Option<Duration>) -> Result<(), ApiError> {
     let mut stops = JoinSet::new();
     for member in members {

@@ -1,4 +1,4 @@
-//! ReopenLog: the shim opens the log file of a request again.
+//! ReopenLog: the shim reopens the log file of a container (`RunRequest.log_file`).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
-/// Reopens the log file of a container.
+/// Reopens the log file of a container (`RunRequest.log_file`).
 ///
 /// # Errors
 /// Returns the errors that the interface lists for ReopenLog.

@@ -36,7 +36,7 @@ use crate::requests::references;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two requests to a busy shim, which does not report when it is free.
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(20);
-/// Maximum number of times that a list is rebuilt because of another daemon's concurrent update.
+/// Maximum number of times that the list of files is rebuilt because of another daemon's concurrent update.
 const STALE_MAX: u32 = 5;
 /// Maximum wait for the shim's record update, which normally precedes the response.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -208,15 +208,15 @@ fn expected(request: &v1::UpdateFilesRequest, plan: &Plan, is: u64) -> Result<()
 /// Kind of retry that is possible after a failed attempt.
 #[derive(Clone, Copy)]
 enum Retry {
-    /// The list is based on an older generation: a new list may be accepted.
+    /// The list of files is based on an older generation: a new list may be accepted.
     Stale,
-    /// The shim is busy: it may accept the list later.
+    /// The shim is busy: it may accept the list of files later.
     Busy,
     /// The failure is final.
     Never,
 }
 
-/// Sends one request to the shim.
+/// Sends one update request to the shim.
 async fn attempt(
     node: &Node,
     handle: &Handle,
@@ -257,7 +257,7 @@ fn draft_of(request: &v1::UpdateFilesRequest) -> UpdateDraft<'_> {
     }
 }
 
-/// Writes the list and the contents into memory files.
+/// Writes the list of files and their contents into memory files.
 fn load(
     request: &v1::UpdateFilesRequest,
     record: &ContainerRecord,

@@ -18,7 +18,7 @@ use crate::node::Node;
 /// Maximum number of shims that are queried in parallel.
 const ASKED_AT_ONCE: usize = 64;
 
-/// Status and counters of a container.
+/// Status of a container, and its counters if they could be read.
 pub(crate) type UsageReading = (Arc<ContainerStatus>, Option<Usage>);
 
 /// Containers whose counters are read.

@@ -1,7 +1,7 @@
 //! Secrets by reference: replaces the references of a request with values.
 //!
 //! ```text
-//!  request ── collect, check ──> references ── fetch ──> values ── fill ──> request with values, as if sent with it
+//!  request ── collect, check ──> references ── fetch ──> values ── fill ──> request with values, as if in the request
 //!                                                  └──> records (no values), kept with the container ──> following
 //! ```
 //! After `fill` no code distinguishes these values from values in the request, and neither the launcher nor the shim
@@ -35,7 +35,7 @@ use crate::node::Node;
 /// A reference in a request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestedValue {
-    /// Field of the input.
+    /// Name of the request field that contains the reference.
     field: String,
     target: ValueTarget,
     action: String,

@@ -3,7 +3,7 @@
 //! ```text
 //! Received ── validate ──> Validated    all violations are reported together; nothing was fetched or reserved
 //!                              │ resolve
-//!                          Resolved     images are fetched and unpacked, and stay in use; a reservation does not expire
+//!                          Resolved     images are fetched and unpacked, and stay in use; no reservation expires
 //!                              │ fill
 //!                          Filled       referenced secrets and the container's certificate are in the request
 //!                              │ load
@@ -87,7 +87,7 @@ async fn admit(received: Received<'_>, client: Option<&Client>) -> Result<(Arc<H
     validated.resolve().await?.fill(&key).await?.load()?.launch(&request_digest).await
 }
 
-/// A decoded request.
+/// A decoded request that was not validated yet.
 struct Received<'a> {
     node: &'a Arc<Node>,
     request: Wiped<v1::RunRequest>,

@@ -116,9 +116,9 @@ fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
     node.ledger.put(Arc::new(facts.clone()));
 }
 
-/// Returns the status of a container whose only record is the first record in its directory: the container has no ledger
-/// entry, live record or exit record. The state is created. The container's task then searches for the shim, and completes
-/// the container as lost.
+/// Returns the status of a container of which only the first record is left: the container has no ledger entry, live
+/// record or exit record. The state is created. The container's task then searches for the shim, and completes the
+/// container as lost.
 fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     match records::first(&node.config.paths, id) {
         Ok(Some(record)) => Some(ContainerStatus { state: State::Created, ..ContainerStatus::from_record(record) }),
@@ -252,7 +252,7 @@ mod tests {
     use crate::config::cli::Args;
     use crate::store::ledger::Ledger;
 
-    /// State of a node between two daemons.
+    /// Directories of a node between two daemons.
     struct Disk(tempfile::TempDir);
 
     impl Disk {

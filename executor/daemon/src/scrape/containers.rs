@@ -14,7 +14,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::stats::{self, UsageReading};
 
-/// A per-container metric.
+/// A metric that has a series for each container.
 struct Metric {
     kind: Kind,
     name: &'static str,

@@ -79,7 +79,7 @@ impl Families {
         self.series(kind, name, help, series);
     }
 
-    /// Adds a metric with these series.
+    /// Adds a metric with a series for each set of labels.
     pub(super) fn series<V: MetricValue>(
         &mut self,
         kind: Kind,
@@ -91,7 +91,7 @@ impl Families {
         self.0.push(Family { name, help, kind, series });
     }
 
-    /// Appends the text of all families.
+    /// Appends all families to `text` in the OpenMetrics format.
     pub(super) fn encode(self, text: &mut impl Write) -> std::fmt::Result {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));

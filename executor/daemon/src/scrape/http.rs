@@ -37,9 +37,9 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// A listening socket for scrapes.
 #[derive(Debug)]
 pub enum Listener {
-    /// A unix socket.
+    /// A listening unix socket.
     Unix(StdUnixListener),
-    /// A loopback address.
+    /// A TCP socket that listens on a loopback address.
     Tcp(StdTcpListener),
 }
 

@@ -13,7 +13,7 @@ use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum number of connections.
+/// Maximum number of connections of the scrape listener.
 const MOST: usize = 64;
 /// Time for sending the request, and again for reading the response, after which the connection can lose its slot.
 const LIFETIME_MIN: Duration = Duration::from_secs(1);

@@ -22,11 +22,11 @@ use crate::api_error::ApiError;
 const DEPTH_MAX: usize = 64;
 /// Maximum size of a decoded message in bytes, in addition to four times its encoded length.
 const DECODED_MAX: usize = 16 << 20;
-/// Growth factor of a list's memory.
+/// Factor for the unused capacity of a list that has grown.
 const GROWTH: usize = 2;
-/// Size of a string or a list in its message, in bytes.
+/// Size of a string or a list in the struct of its message, without the content, in bytes.
 const POINTED: usize = 24;
-/// Size of any other field, in bytes.
+/// Size of any other field in the struct of its message, in bytes.
 const SCALAR: usize = 8;
 /// Maximum number of reported violations; more do not fit into a response.
 const FOUND_MAX: usize = 100;
@@ -36,7 +36,7 @@ const KEY_SHOWN: usize = 80;
 /// Description of a message type.
 #[derive(Debug, Default)]
 struct Shape {
-    /// Estimated size in memory, in bytes.
+    /// Estimated size of the decoded message's struct, in bytes.
     size: usize,
     /// Fields by number: messages, strings and bytes.
     fields: HashMap<u64, Field>,
@@ -79,7 +79,8 @@ pub(super) struct Weigher {
 }
 
 impl Weigher {
-    /// Creates the weigher of a method. Requests of other interfaces (health, reflection) are always cheap.
+    /// Creates the weigher of a method. Requests of other interfaces (health, reflection) are not checked, because they
+    /// need little memory.
     pub(super) fn from_method(method: &str) -> Self {
         Self { root: SHAPES.methods.get(method).copied(), is_strict: false }
     }
@@ -91,7 +92,7 @@ impl Weigher {
 }
 
 impl MessageCheck for Weigher {
-    /// Checks a message.
+    /// Checks the memory, the strings and, if the weigher is strict, the fields of a message.
     ///
     /// # Errors
     /// Returns an error if the message would take too much memory, has strings that are not UTF-8, or has unknown
@@ -156,7 +157,7 @@ impl MessageCheck for Weigher {
     }
 }
 
-/// Checks that a method's request is cheap enough to decode.
+/// Checks that decoding a request of a method takes little memory.
 ///
 /// # Errors
 /// Returns an error if the request would take too much memory, or has strings that are not UTF-8.

@@ -24,7 +24,7 @@ pub struct Settings {
     pub unpacked_bytes_max: u64,
     /// Maximum time of a transfer, without the time in the queue.
     pub time_max: Duration,
-    /// Maximum time without data.
+    /// Time without data after which a transfer fails.
     pub idle: Duration,
     /// Maximum number of redirects.
     pub redirects_max: u32,

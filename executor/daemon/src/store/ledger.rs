@@ -40,7 +40,7 @@ pub struct LedgerContent {
     /// Reservations, sorted by id.
     pub reservations: Vec<Reservation>,
     pub cell: CellState,
-    /// Events and cursors.
+    /// Retained events, and the next cursors.
     pub events: KeptEvents,
     /// Number of daemons that were started on this ledger, including this one.
     pub starts: u64,
@@ -62,7 +62,7 @@ pub enum LedgerError {
     Thread(#[source] std::io::Error),
 }
 
-/// Pending changes.
+/// Changes that are not written yet.
 #[derive(Debug, Default)]
 struct LedgerBatch {
     /// `None` if the container must be removed.

@@ -31,7 +31,7 @@ pub struct Registry {
     inner: Mutex<RegistryState>,
     /// Maximum amount that the reservations of one owner may hold.
     share: Amount,
-    /// Number of capacity releases.
+    /// Number of times that capacity was released.
     releases: watch::Sender<u64>,
     /// Notified when a reservation was created, renewed or unclaimed.
     reservations: watch::Sender<()>,
@@ -48,7 +48,7 @@ struct RegistryState {
     closed: bool,
 }
 
-/// Conditions of an admission.
+/// Conditions under which a container is admitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
     /// True if there must be a reservation of the id.
@@ -82,11 +82,11 @@ pub(crate) enum Reserving {
     Made(Reservation),
     /// A reservation with the same resources existed and was renewed.
     Renewed(Reservation),
-    /// A container or a pod has the id.
+    /// The id belongs to a container or a pod.
     Container(ContainerId),
     /// A reservation with other resources exists.
     Different(ContainerId),
-    /// The owner's reservations would exceed its share.
+    /// The owner's reservations would exceed the maximum amount of one owner.
     BeyondShare(Exhausted),
     /// No new reservations are accepted.
     Closed,
@@ -96,7 +96,7 @@ pub(crate) enum Reserving {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapacityUse {
     pub(crate) total: Amount,
-    /// Free capacity.
+    /// Capacity that no container or reservation holds.
     pub(crate) remaining: Amount,
     /// Capacity held by containers and reservations.
     pub(crate) allocated: Amount,

@@ -12,7 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::cli::{LogFormat, LogLevel};
 
-/// Starts the log.
+/// Starts the daemon's log on stderr.
 pub fn start(format: LogFormat, level: LogLevel) {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,

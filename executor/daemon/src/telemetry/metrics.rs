@@ -65,7 +65,7 @@ pub struct Metrics {
     outward: outward::SinkFamilies,
 }
 
-/// Result of a query to a name server.
+/// Result of a container's query to the daemon's name server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NameQuery {
     /// The name or address belongs to the network.
@@ -101,7 +101,7 @@ impl NameQuery {
     }
 }
 
-/// Counters of spans.
+/// Counters of exported and dropped spans.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spans {
     pub(crate) exported: Counter,
@@ -311,7 +311,7 @@ impl Metrics {
         &self.registry
     }
 
-    /// Records the duration of a phase.
+    /// Records the duration of a lifecycle phase.
     pub(crate) fn phase(&self, phase: Phase, took: Duration) {
         self.phases.get_or_create(&[("phase", phase.name())]).observe(took.as_secs_f64());
     }
@@ -379,7 +379,7 @@ impl Metrics {
         self.limits_updates.inc();
     }
 
-    /// Counts a query to a name server.
+    /// Counts a container's query to the daemon's name server.
     pub(crate) fn name_query(&self, result: NameQuery) {
         self.name_queries.get_or_create(&[("result", result.name())]).inc();
     }

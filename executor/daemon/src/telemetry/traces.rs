@@ -1,7 +1,7 @@
 //! Exports traces over OTLP: one span per phase of a container, below a span of the container itself.
 //!
 //! ```text
-//!  Run (traceparent) ──> TraceContext in the status ──> spans, when a phase is over ──> queue ──> export task ──> collector
+//!  Run (traceparent) ──> TraceContext in the status ──> spans, when a phase is over ──> queue ──> task ──> collector
 //! ```
 //! Spans are built from existing data (the timestamps of the record and of the result), so a daemon continues the
 //! traces of containers that it recovers. Nothing waits for the collector: spans that do not fit into the queue or are
@@ -40,7 +40,7 @@ pub struct Traces {
     queue: Option<Queue>,
 }
 
-/// Trace context of a caller.
+/// Trace context that a caller sent with its request.
 #[derive(Clone, Debug)]
 pub(crate) struct TraceParent(SpanContext);
 

@@ -26,7 +26,7 @@ async fn counting(node: &Node) -> (ExecutorClient<Channel>, Arc<AtomicUsize>) {
     (ExecutorClient::new(channel), made)
 }
 
-/// A client can keep its connection after any content, even for calls right after a secret.
+/// A client uses one connection for a long stream, for requests with secrets, and for other calls directly after them.
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_serves_secrets_and_long_streams() {
     let node = Node::start().await;
@@ -100,7 +100,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
     }
 }
 
-/// If a client opens more connections than the limit and sends nothing, these connections are closed for others.
+/// If a client opens more connections than the limit and sends nothing, these connections are closed for other clients.
 /// Clients with long-lived connections keep their connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_do_not_block_clients() {

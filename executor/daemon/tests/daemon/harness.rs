@@ -247,7 +247,7 @@ pub(crate) async fn wait(client: &mut ExecutorClient<Channel>, id: &str) -> Cont
     answer.unwrap().into_inner().container.unwrap()
 }
 
-/// Repeats an action until it succeeds.
+/// Repeats an action until it succeeds, for at most [`WAIT_TIMEOUT`].
 pub(crate) async fn retry<T, E: std::fmt::Debug, F: Future<Output = Result<T, E>>>(
     what: &str,
     mut act: impl FnMut() -> F,
@@ -262,7 +262,7 @@ pub(crate) async fn retry<T, E: std::fmt::Debug, F: Future<Output = Result<T, E>
     }
 }
 
-/// Polls for a condition.
+/// Waits until a condition holds; `what` describes the condition.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     retry(what, || async { if condition() { Ok(()) } else { Err("not yet") } }).await;
 }

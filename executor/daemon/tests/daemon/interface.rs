@@ -53,7 +53,8 @@ async fn every_violation_is_reported_and_no_value() {
     assert_eq!(limit, format!("{})", 2 << 20), "{status:?}");
 }
 
-/// The launcher's list is larger than a packet and arrives in a memory file, and so do checks.
+/// A list of networks that is larger than a packet arrives from the launcher in a memory file, and so do the results of
+/// network checks.
 #[tokio::test(flavor = "multi_thread")]
 async fn networks_are_listed_from_the_launcher() {
     let node = Node::start().await;

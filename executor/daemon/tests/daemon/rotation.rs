@@ -69,7 +69,8 @@ async fn busy_shim_requests_are_retried() {
     assert!(tried.iter().all(|one| one.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap()));
 }
 
-/// If another daemon has updated the files, the list is rebuilt, except if the caller has named its generation.
+/// If another daemon has updated the files, the list of files is rebuilt, unless the request names the expected
+/// generation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_list_is_made_anew() {
     let node = Node::start().await;

@@ -10,14 +10,14 @@ use executor_tar::{Kind, Limits, Reader, TarError, components};
 use super::{Section, Source};
 use crate::error::ImageError;
 
-/// Maximum number of entries; an image has a few entries per layer.
+/// Maximum number of entries of an archive; an image has a few entries per layer.
 const ENTRIES_MAX: u64 = 10_000;
-/// Maximum length of a name, in bytes.
+/// Maximum length of the name of an archive entry, in bytes.
 const NAME_MAX: u64 = 1024;
 /// Maximum number of links that are followed to a file.
 const LINKS_MAX: usize = 8;
 
-/// An entry of the table.
+/// A file of an archive: its position, or the link to it.
 enum ArchiveEntry {
     File {
         at: u64,
@@ -33,7 +33,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Opens an archive and reads its table.
+    /// Opens an archive, and builds the table of its files.
     pub(super) fn open(path: &Path, what: &str) -> Result<Self, ImageError> {
         let io = |error| ImageError::caller_io("read", path, error);
         let unsupported = |why: &str| ImageError::Unsupported { what: what.to_owned(), why: why.to_owned() };

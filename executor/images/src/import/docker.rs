@@ -14,7 +14,7 @@ use crate::error::ImageError;
 use crate::hash::{self, Hasher};
 use crate::manifest;
 
-/// File that lists the images.
+/// Name of the file that lists the images of the archive.
 pub(super) const MANIFEST: &str = "manifest.json";
 /// Maximum number of images in an archive, and of names for an image.
 const IMAGES_MAX: usize = 100;
@@ -29,7 +29,7 @@ struct Image {
     layers: Vec<String>,
 }
 
-/// Finds the image in an archive.
+/// Finds the image with the name `selected` in an archive, or its only image if `selected` is `None`.
 pub(super) fn find(
     source: &mut dyn Source,
     selected: Option<&str>,
@@ -101,7 +101,7 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
     }
 }
 
-/// Creates a layer's descriptor. Computes the digest, because the format has none.
+/// Creates a layer's descriptor. Computes the digest, because archives of `docker save` declare none.
 fn describe(mut section: Section, name: &str) -> Result<serde_json::Value, ImageError> {
     let failed = |error| ImageError::io("read", name, error);
     section.is_stored(name)?;

@@ -19,7 +19,7 @@ use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
 
-/// File that lists the images.
+/// Name of the file that lists the images of the layout.
 pub(super) const INDEX: &str = "index.json";
 /// Annotations that hold an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
@@ -57,7 +57,8 @@ impl Source for Directory {
     }
 }
 
-/// Finds the image in a layout.
+/// Finds the image with the name `selected` in a layout. If `selected` is `None`, finds the only image, or the image
+/// for this host.
 pub(super) fn find(
     source: &mut dyn Source,
     form: ImportFormat,
@@ -106,7 +107,7 @@ pub(super) fn find(
     }
 }
 
-/// Returns the entry with a name. If no name is given, returns the only entry, or the entry for this host.
+/// Returns the index entry with a name. If no name is given, returns the only entry, or the entry for this host.
 fn named<'a>(
     index: &'a ImageIndex,
     form: ImportFormat,

@@ -24,7 +24,7 @@ const BATCH: usize = 256 << 10;
 /// Number of attempts without progress after which the error is returned.
 const ATTEMPTS: u32 = 3;
 const ATTEMPTS_IN_ALL: u32 = 50;
-/// Delays between attempts.
+/// Pauses between attempts to fetch a blob.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
 /// Digest and size of a blob, as declared in its manifest.
@@ -53,7 +53,7 @@ impl Writing {
         Ok(writing)
     }
 
-    /// Continues after the bytes that the file already has. Hashes them again.
+    /// Hashes the bytes that the file already has, so that the download continues after them.
     fn resume(&mut self, size: u64) -> Result<(), ImageError> {
         let io = |error| ImageError::io("read", &self.path, error);
         if self.file.metadata().map_err(io)?.len() > size {

@@ -9,9 +9,9 @@ const HEADER_MAX: usize = 8 << 10;
 /// An authentication scheme that the registry offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// User name and password.
+    /// Basic authentication, with user name and password.
     Basic,
-    /// Token that a token service issues.
+    /// Authentication with a token, which a token service issues.
     Bearer {
         /// URL of the token service.
         realm: String,

@@ -57,7 +57,7 @@ struct MessageDigest {
     digest: String,
 }
 
-/// in-toto statement.
+/// in-toto statement: a predicate about its subjects, which are images.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Statement {

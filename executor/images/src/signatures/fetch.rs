@@ -140,7 +140,7 @@ impl Search<'_> {
         self.registry.manifest(tag, what).await.map(|document| document.bytes)
     }
 
-    /// Fetches a document by the digest in an entry.
+    /// Fetches the document that an entry names by its digest.
     async fn named(&self, entry: &Entry, what: &str) -> Result<Vec<u8>, ImageError> {
         let digest = digest_of(entry, what)?;
         let bytes = self.registry.manifest(&digest.to_string(), what).await?.bytes;
@@ -173,7 +173,7 @@ impl Search<'_> {
         }
     }
 
-    /// Checks the signatures of a document.
+    /// Checks the signatures in the layers of a signature document, for the image document `of`.
     async fn search_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
         if layers.len() > LAYERS_MAX {
             self.limit(format!("{what}: only the first {LAYERS_MAX} of {} layers were examined", layers.len()));

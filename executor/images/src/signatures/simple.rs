@@ -15,7 +15,7 @@ use super::Signed;
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 /// Annotation that contains the signature of a payload.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// Type field within a payload.
+/// Required value of the field `type` of a payload.
 const TYPE: &str = "cosign container image signature";
 
 #[derive(Deserialize)]

@@ -72,7 +72,7 @@ impl Ingest {
         Partial { path, lock: lock.lock_owned().await }
     }
 
-    /// Creates a file for an archive.
+    /// Creates a file for an archive that a client sends.
     pub(crate) fn upload(&self) -> Result<(Upload, File), ImageError> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| ImageError::Internal(error.to_string()))?;

@@ -8,7 +8,7 @@ use crate::fake::{Fake, RecordedRequest, Reply, sha256};
 use crate::shelf::TestStore;
 
 const PASSWORD: &str = "canary-pw-31f0";
-/// `user:canary-pw-31f0`
+/// Header value for the user name and password `user:canary-pw-31f0`.
 const BASIC: &str = "Basic dXNlcjpjYW5hcnktcHctMzFmMA==";
 
 fn credentials(password: &str) -> Option<Credentials> {
@@ -91,7 +91,7 @@ async fn password_reaches_only_token_service() {
         let (fake, service) = bearer(anonymous).await;
         TestStore::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
         let asked = service.asked.lock().unwrap();
-        // One token is requested for everything, with read scope only, even if the registry suggests another scope.
+        // One token serves all requests. It has read scope only, even if the registry suggests another scope.
         assert_eq!(asked.len(), 1);
         assert_eq!(asked[0].path, "/token?service=reg%20istry&scope=repository%3Ateam%2Fapp%3Apull");
         // The password was sent to the token service and never to the registry.

@@ -28,7 +28,7 @@ pub(crate) fn arch() -> &'static str {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits for at most 60 s until a condition holds.
 pub(crate) async fn until(is: impl Fn() -> bool) {
     let waited = async {
         while !is() {

@@ -13,7 +13,7 @@ use crate::shelf::TestStore;
 use crate::tls::server;
 
 const PASSWORD: &str = "canary-proxy-5b1e";
-/// `user:canary-proxy-5b1e`
+/// Header value for the user name and password `user:canary-proxy-5b1e`.
 const BASIC: &str = "Basic dXNlcjpjYW5hcnktcHJveHktNWIxZQ==";
 
 fn layer() -> Vec<u8> {

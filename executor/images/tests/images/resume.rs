@@ -130,7 +130,7 @@ async fn abandoned_pull_ends_and_keeps_data() {
     place.is_whole().await;
 }
 
-/// A pull that waits for a slow layer does not block a pull of another image that shares a fetched layer. Otherwise two
+/// If a pull waits for a slow layer, a pull of another image that shares a fetched layer is not delayed. Otherwise two
 /// pulls that wait for each other's lower layers would deadlock.
 #[tokio::test]
 async fn a_slow_layer_delays_no_other_image() {

@@ -9,11 +9,11 @@ use tokio::time::sleep;
 
 use super::certificates::{CertificatePolicy, Certificates, Validity};
 
-/// Maximum interval between two reads of the system clock. A longer sleep would be wrong if the clock is set, or if the
-/// host is suspended, when the clock continues.
+/// Maximum interval between two reads of the system clock. A longer sleep could end long after the certificate has
+/// expired: timers do not follow changes of the system clock, and stop while the host is suspended.
 const CLOCK_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Certificates with which a caller was accepted.
+/// Certificate chain of a caller, and the files with which it was verified.
 #[derive(Debug)]
 pub struct Admission<R> {
     certificates: Arc<Certificates<R>>,

@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use super::session::Session;
 
-/// Maximum file size, in bytes.
+/// Maximum size of a certificate or key file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Files of a TLS listener.
@@ -50,7 +50,7 @@ pub trait CertificatePolicy: fmt::Debug + Send + Sync + 'static {
     fn identify(self: &Arc<Self>, certificate: &[u8]) -> Result<Self::Caller, String>;
 }
 
-/// Error for certificates that cannot be used.
+/// Error for a certificate or key file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", .path.display(), .why)]
 pub struct CertificateError {
@@ -62,7 +62,7 @@ fn fault(path: &Path, why: impl fmt::Display) -> CertificateError {
     CertificateError { path: path.to_owned(), why: why.to_string() }
 }
 
-/// Contents of the files, all loaded at the same time.
+/// Contents of the certificate file, the key file and the CA file, loaded together.
 struct Contents {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,

@@ -17,9 +17,11 @@ use tokio::sync::Notify;
 
 /// Minimum lifetime of a handshake: several long-distance round trips.
 const LIFETIME_MIN: Duration = Duration::from_millis(500);
-/// One in this many slots is reserved for addresses that authenticated recently.
+/// Divisor of the number of slots. The quotient is the number of slots that are reserved for addresses from which a
+/// client authenticated recently.
 const KEPT: usize = 4;
-/// One address can hold one in this many slots with the minimum lifetime.
+/// Divisor of the number of slots. The quotient is the number of handshakes of one address that are guaranteed
+/// [`LIFETIME_MIN`].
 const SHARE: usize = 16;
 /// Maximum number of remembered addresses.
 const REMEMBERED_MAX: usize = 1024;
@@ -202,7 +204,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Returns one of many addresses.
+    /// Returns the IPv4 address that is `number` above 10.0.0.0.
     fn address(number: u32) -> IpAddr {
         IpAddr::from((0x0a00_0000 + number).to_be_bytes())
     }
@@ -331,7 +333,8 @@ mod tests {
         assert!(attacked(64, 700, takes, false) < 8 && attacked(512, 2000, takes, false) < 8, "control failed");
     }
 
-    /// Checks the invariants under random events.
+    /// Under random connects, authentications and disconnects, all limits hold, and no handshake loses its slot early
+    /// unless its address has too many handshakes.
     #[test]
     fn random_events_keep_the_bounds() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;

@@ -26,13 +26,13 @@ const PLAIN_MAX: usize = 16 << 10;
 /// Space for header, type and tag of a record, in bytes.
 const OVERHEAD: usize = 64;
 
-/// A server-side session.
+/// The server's side of a TLS session.
 pub struct Session {
     connection: UnbufferedServerConnection,
     /// Received encrypted bytes, followed by zeros.
     incoming: Vec<u8>,
     filled: usize,
-    /// Encrypted bytes for the socket.
+    /// Encrypted bytes that the socket must send; the first `sent` bytes were sent.
     outgoing: Vec<u8>,
     sent: usize,
     /// Decrypted pieces; `taken` is the number of consumed bytes of the first piece.
@@ -85,7 +85,7 @@ impl Session {
     /// Returns free buffer space for bytes from the socket; it is never empty.
     ///
     /// # Errors
-    /// Returns an error if the client sends more than fits without completing a message.
+    /// Returns an error if the buffer is full before the client has completed a TLS message.
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.filled == self.incoming.len() {
             if !self.is_handshaking() || self.filled >= HANDSHAKE_MAX {
@@ -101,8 +101,8 @@ impl Session {
         Ok(&mut self.incoming[self.filled..])
     }
 
-    /// Processes bytes that were written into the space of `room`. After an error, `waiting` may hold an
-    /// alert.
+    /// Processes bytes that were written into the space that [`Self::room`] returned. After an error, [`Self::waiting`]
+    /// may return an alert.
     ///
     /// # Errors
     /// Returns an error if the bytes are not TLS, or the client is refused.
@@ -208,7 +208,8 @@ impl Session {
         self.closed
     }
 
-    /// Encrypts the start of these pieces, and returns the number of encrypted bytes.
+    /// Encrypts up to [`PLAIN_MAX`] bytes from the start of these pieces, and returns the number of plain bytes that
+    /// were encrypted.
     ///
     /// # Errors
     /// Returns an error if the session is closed.

@@ -89,7 +89,7 @@ impl Call {
         (request, Responder { calls, id, conversation })
     }
 
-    /// Returns the responder for a call that is not executed.
+    /// Discards the body of a call that is not executed, and returns the responder.
     pub fn refuse(self) -> Responder {
         self.calls.drop_body(self.id);
         let conversation = Conversation::new(false);
@@ -198,12 +198,12 @@ enum Parser {
     Prefix([u8; PREFIX], usize),
     /// Reading a message; holds the message with its prefix, and the number of missing bytes.
     Message(Vec<u8>, usize),
-    /// No more bytes are consumed.
+    /// No more bytes of the body are consumed.
     Over,
 }
 
 impl<C: MessageCheck> RequestBody<C> {
-    /// Parses bytes from the client.
+    /// Parses bytes of the request body, and queues the complete messages.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
             match &mut self.parser {

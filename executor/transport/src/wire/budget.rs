@@ -46,11 +46,11 @@ pub enum AnswerKind {
     Small,
     /// One response that can be large. Space is reserved before it is created.
     Large,
-    /// A stream of responses.
+    /// A stream of responses, which counts towards the limit on response streams.
     Stream,
 }
 
-/// Amount of memory or streams.
+/// Amount of memory, in bytes, and number of response streams.
 #[derive(Clone, Copy, Debug, Default)]
 struct Amount {
     bytes: usize,
@@ -65,7 +65,7 @@ impl Amount {
 
 const POOL: Amount = Amount { bytes: ALL, streams: STREAMS };
 
-/// Limits for the division of a socket's pool.
+/// Limits by which the pool of a socket is divided between owners.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     /// Maximum amount per owner; does not apply to root.
@@ -75,12 +75,13 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares of a socket that the host's root may use: each owner has a maximum, and an amount is reserved for root.
+    /// Limits for a socket to which the host's root can connect: each owner has a maximum, and an amount is reserved
+    /// for root.
     pub const WITH_ROOT: Self = Self { each: POOL.part(PART), kept: POOL.part(PART) };
-    /// Shares of a socket on which no owner is root.
+    /// Limits for a socket on which no owner is root.
     pub const WITHOUT_ROOT: Self = Self { kept: Amount { bytes: 0, streams: 0 }, ..Self::WITH_ROOT };
-    /// Shares of a socket as in [`Self::WITHOUT_ROOT`], but all connections of an owner together have the space of one
-    /// connection, and response streams are not allowed.
+    /// Limits as in [`Self::WITHOUT_ROOT`], but all connections of an owner together have the space of one connection,
+    /// and response streams are not allowed.
     pub const ONE_CONNECTION: Self = Self { each: Amount { bytes: CONNECTION, streams: 0 }, ..Self::WITHOUT_ROOT };
 }
 
@@ -96,7 +97,7 @@ struct Shared {
     all: InUse,
     /// Part of `all` that owners other than root use.
     guests: InUse,
-    /// Notified when space is released.
+    /// Notified when space for responses is released.
     freed: Notify,
     /// Notified while a call waits because all owners together use up the space.
     pressed: Notify,
@@ -184,7 +185,8 @@ impl AnswerBudget {
 }
 
 impl ConnectionBudget {
-    /// Claims space at all levels.
+    /// Claims space from the connection, its owner and the socket; returns the first of these that has too little free
+    /// space.
     fn take(&self, more: Amount) -> Result<(), Full> {
         let Shared { shares, owners, all, guests, .. } = &*self.all.0;
         let _changing = locked(owners);
@@ -222,7 +224,7 @@ impl ConnectionBudget {
             .for_each(change);
     }
 
-    /// Waits for this much space.
+    /// Waits until this many bytes are free, and claims them.
     ///
     /// # Errors
     /// Returns a message for the client if there was no space in time.

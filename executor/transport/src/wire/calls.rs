@@ -29,10 +29,10 @@ const UNREAD_MAX: usize = (1 << 20) + (64 << 10);
 #[derive(Debug, Default)]
 pub struct Request {
     pub method: Method,
-    /// Path; empty if malformed.
+    /// Path of the request (`:path`); empty if malformed.
     pub path: String,
     pub fields: HeaderMap,
-    /// Size of the fields as defined in RFC 9113.
+    /// Size of the header list as defined in RFC 9113, 6.5.2, in bytes.
     pub size: usize,
 }
 
@@ -144,7 +144,7 @@ impl Calls {
         (state.unwritten, state.progress)
     }
 
-    /// Resolves when a response with secrets has been unread for this time.
+    /// Resolves when a response with secrets has not been read by the client for the time `within`.
     pub async fn secrets_not_taken(&self, within: std::time::Duration) {
         loop {
             let begun = self.0.secrets.notified();
@@ -158,7 +158,7 @@ impl Calls {
     }
 }
 
-/// Methods for the reader.
+/// Methods for the reader of the socket.
 impl Calls {
     /// Records a header block, and returns `true` if it opens a new stream.
     pub(super) fn is_new(&self, id: u32) -> bool {
@@ -196,7 +196,7 @@ impl Calls {
         self.state().end_client_side(id);
     }
 
-    /// Removes a stream that either side has reset.
+    /// Removes a stream that the client or h2 has reset.
     pub(super) fn reset(&self, id: u32) {
         self.state().remove(id);
     }
@@ -251,7 +251,7 @@ impl Calls {
         state.unread -= dropped;
     }
 
-    /// Starts a response.
+    /// Starts the response on a stream with its header block.
     pub(super) fn answer(&self, id: u32, block: Vec<u8>, permit: Option<AnswerPermit>, secrets: bool) {
         let mut state = self.state();
         let Some(stream) = state.streams.get_mut(&id) else { return };
@@ -264,7 +264,7 @@ impl Calls {
         }
     }
 
-    /// Appends to a response. Returns `false` if the stream is closed.
+    /// Appends data to the response on a stream. Returns `false` if the stream is closed.
     pub(super) fn send(&self, id: u32, data: Bytes) -> bool {
         let mut state = self.state();
         let length = data.len();
@@ -277,7 +277,7 @@ impl Calls {
         true
     }
 
-    /// Finishes a response.
+    /// Ends the response on a stream with its trailer block.
     pub(super) fn finish(&self, id: u32, block: Vec<u8>) {
         if let Some(stream) = self.state().streams.get_mut(&id) {
             stream.trailers = Some(block);
@@ -285,7 +285,7 @@ impl Calls {
     }
 }
 
-/// Methods for the writer.
+/// Methods for the writer of the socket.
 impl Calls {
     /// Returns the header block that replaces h2's header block on a stream.
     pub(super) fn block(&self, id: u32) -> Vec<u8> {
@@ -307,7 +307,7 @@ impl Calls {
         block
     }
 
-    /// Passes `length` bytes of a response to `give`; zeros if the stream is closed.
+    /// Passes `length` bytes of the response on a stream to `give`; passes zeros if the stream is closed.
     pub(super) fn data(&self, id: u32, length: usize, mut give: impl FnMut(Bytes)) {
         let mut state = self.state();
         let mut left = length;
@@ -411,12 +411,12 @@ impl State {
 
 #[cfg(test)]
 impl Calls {
-    /// Starts a call.
+    /// Opens a stream, so that a call is in progress.
     pub(crate) fn make_busy(&self) {
         self.opened(1, Request::default(), true);
     }
 
-    /// Marks the connection as settled.
+    /// Records that the client has sent its preface and acknowledged the settings.
     pub(crate) fn settle_for_test(&self) {
         self.settle();
     }

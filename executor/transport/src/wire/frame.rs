@@ -64,12 +64,12 @@ impl Head {
         Self { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff }
     }
 
-    /// Returns true if the flag is set.
+    /// Returns true if `flag` is set in this header.
     pub(super) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Encodes the header.
+    /// Appends the encoded frame header to `out`.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.length as u32).to_be_bytes()[1..]);
         out.extend_from_slice(&[self.kind, self.flags]);
@@ -77,13 +77,13 @@ impl Head {
     }
 }
 
-/// Writes a complete frame.
+/// Appends a complete frame to `out`.
 pub(super) fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     Head { length: payload.len(), kind, flags, stream }.put(out);
     out.extend_from_slice(payload);
 }
 
-/// Overwrites memory that is not freed.
+/// Overwrites a buffer that is not freed afterwards.
 pub(super) fn wipe(bytes: &mut [u8]) {
     if !executor_secrets::CONTROL {
         bytes.fill(0);

@@ -374,7 +374,7 @@ mod tests {
         assert_eq!((decoder.table.len(), fields(&mut decoder, b"\x21")), (0, Err(Corrupt)));
     }
 
-    /// Neither half of an entry contains a part of the content.
+    /// Neither half of a stored table entry contains a part of the field.
     #[test]
     fn entries_are_kept_in_two_halves() {
         let secret = [7; 1000];

@@ -27,7 +27,7 @@ pub(super) struct Inbound {
     hpack: Decoder,
     parser: Parser,
     block: Option<Block>,
-    /// Bytes for h2.
+    /// Bytes that h2 receives instead of the client's bytes.
     reported: Vec<u8>,
     /// Number of bytes of `reported` that h2 has received.
     given: usize,
@@ -191,7 +191,7 @@ impl Inbound {
         }
     }
 
-    /// Forwards a numeric frame to h2, which checks its size.
+    /// Forwards a frame with a numeric payload to h2, which checks its size.
     fn push_shadow(&mut self, head: Head, mut payload: Vec<u8>) {
         payload.truncate(8);
         frame::put(&mut self.reported, head.kind, 0, head.stream, &payload);
@@ -218,7 +218,7 @@ impl Inbound {
     }
 
     fn settings(&mut self, head: Head, payload: &[u8]) {
-        /// Settings that h2 handles: ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE.
+        /// Identifiers of the settings that h2 handles: ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE.
         const REPORTED: [u16; 3] = [2, 4, 5];
         if head.has(flag::ACK) {
             self.calls.settle();
@@ -288,7 +288,7 @@ impl Inbound {
     }
 }
 
-/// Returns the block of a HEADERS frame without padding and priority.
+/// Returns the header block fragment in the payload of a HEADERS frame, without padding and priority.
 fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
     let mut padding = 0;
     if head.has(flag::PADDED) {

@@ -1,4 +1,5 @@
-//! Parses h2's frames for the socket, and replaces placeholders with header blocks and bodies.
+//! Parses h2's frames for the socket, and replaces the placeholders in them with the header blocks and bodies of
+//! responses.
 
 use std::collections::VecDeque;
 

@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 64 << 10;
 /// Maximum number of pieces per write.
 const PIECES: usize = 64;
 
-/// A connection's stream.
+/// The stream of a connection, as h2 sees it.
 #[derive(Debug)]
 pub struct Wire<S> {
     stream: S,

@@ -1,4 +1,4 @@
-//! One HTTP request of a check. Only the response head is read, with size limits: the peer is a tenant's program.
+//! Sends the HTTP request of a check. Only the response head is read, with size limits: the peer is a tenant's program.
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};

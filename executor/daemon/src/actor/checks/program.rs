@@ -117,7 +117,7 @@ async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> Pr
     }
 }
 
-/// Tail of a program's output.
+/// Last part of a program's output, and the number of bytes that the program has written.
 #[derive(Default)]
 struct Output {
     written: usize,

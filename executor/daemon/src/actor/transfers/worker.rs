@@ -42,7 +42,7 @@ impl Idle {
         Ok(Self { child: command.spawn()?, socket })
     }
 
-    /// Returns a pidfd of the process.
+    /// Returns a pidfd of the worker process.
     ///
     /// # Errors
     /// Returns an error if the limit on descriptors is reached.

@@ -1,11 +1,11 @@
-//! Converts the progress of a drain, and the health of the cell, to messages of the API.
+//! Converts the progress of a drain, and the health of the cell, to API messages.
 
 use executor_proto::v1;
 
 use super::{duration, timestamp};
 use crate::model::cell::{CellState, Drain, DrainProgress};
 
-/// Converts the progress of a drain.
+/// Converts the progress of a drain to its API message.
 pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainResponse {
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     v1::DrainResponse {
@@ -19,7 +19,7 @@ pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainRespons
     }
 }
 
-/// Converts the cell's health. `unready` holds the reasons why the daemon itself cannot serve.
+/// Converts the health of the cell to its API message. `unready` holds the reasons why the daemon itself cannot serve.
 pub(crate) fn health(state: &CellState, unready: impl Iterator<Item = String>) -> v1::Health {
     let reasons: Vec<String> = unready.chain(state.unhealthy_reasons()).collect();
     v1::Health {

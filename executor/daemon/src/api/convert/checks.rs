@@ -1,4 +1,4 @@
-//! Converts a container's checks and their results.
+//! Converts a container's checks and their results to API messages.
 
 use executor_core::checks::{CheckState, Health, Purpose};
 use executor_core::plan::{Check, Checks, Probe};
@@ -48,7 +48,7 @@ fn check(check: &Check) -> v1::Check {
     }
 }
 
-/// Converts check results.
+/// Converts the results of a container's checks to API messages.
 pub(super) fn statuses(health: Option<&Health>) -> Vec<v1::CheckStatus> {
     let Some(health) = health else { return Vec::new() };
     let purposes = [

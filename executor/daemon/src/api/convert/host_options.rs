@@ -1,4 +1,4 @@
-//! Converts host devices and resource limits.
+//! Converts host devices and resource limits to API messages.
 
 use executor_core::plan::{Device, HostDevice, Ulimit};
 use executor_proto::v1;
@@ -17,7 +17,7 @@ pub(super) fn ulimit(ulimit: &Ulimit) -> v1::Ulimit {
     v1::Ulimit { name: ulimit.name.clone(), soft: ulimit.soft, hard: ulimit.hard }
 }
 
-/// Converts a configured device.
+/// Converts a configured host device to its API message.
 pub(in crate::api) fn host_device(device: &HostDevice) -> v1::HostDevice {
     let HostDevice { name, path, permissions } = device;
     v1::HostDevice { name: name.clone(), path: path.display().to_string(), permissions: permissions.clone() }

@@ -1,11 +1,11 @@
-//! Converts container certificates.
+//! Converts the certificates of containers to API messages.
 
 use executor_proto::v1;
 
 use super::timestamp;
 use crate::model::identity::IdentityRecord;
 
-/// Converts a certificate record.
+/// Converts the record of a container's certificate to its API message.
 pub(super) fn identity(record: &IdentityRecord) -> v1::InstanceIdentity {
     let [certificate, key, chain] = record.files.each_ref().map(|path| path.display().to_string());
     let stale = record.stale.as_ref();

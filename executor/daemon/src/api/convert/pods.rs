@@ -1,4 +1,4 @@
-//! Converts pods.
+//! Converts pods to API messages.
 
 use executor_core::lifecycle::State;
 use executor_core::plan::{CniArgument, CniBandwidth, CniOptions, Volume, pod_volume_name};
@@ -8,7 +8,7 @@ use super::{dns, extra_host, id_mapping, network, network_status, port, result, 
 use crate::model::status::ContainerStatus;
 use crate::requests::draft;
 
-/// Converts a pod. A `closed` pod accepts no new members.
+/// Converts a pod to its API message. A `closed` pod accepts no new members.
 pub(in crate::api) fn pod(facts: &ContainerStatus, closed: bool, members: Vec<v1::PodMember>) -> v1::Pod {
     use v1::pod::State as Stage;
     let stage = match facts.state {

@@ -1,4 +1,4 @@
-//! Converts reservations.
+//! Converts reservations to API messages.
 
 use executor_proto::v1;
 

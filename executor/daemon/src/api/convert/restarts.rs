@@ -1,4 +1,4 @@
-//! Converts restart policies and restart records.
+//! Converts restart policies and restart records to API messages.
 
 use executor_core::plan::{RestartMode, RestartPolicy};
 use executor_core::record::RestartRecord;

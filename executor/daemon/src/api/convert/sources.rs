@@ -1,4 +1,4 @@
-//! Converts referenced inputs and secret providers.
+//! Converts inputs by reference, and secret providers, to API messages.
 
 use executor_core::reference::SecretReference;
 use executor_proto::v1;
@@ -8,7 +8,7 @@ use executor_providers::ProviderStatus;
 use super::{duration, timestamp};
 use crate::model::sources::{SourceRecord, ValueTarget};
 
-/// Converts a referenced input.
+/// Converts the record of an input by reference to its API message.
 pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
     let SecretReference { provider, path, key, version } = source.reference.clone();
     let stale = source.stale.as_ref();
@@ -29,7 +29,7 @@ pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
     }
 }
 
-/// Converts a provider's status.
+/// Converts a provider's status to its API message.
 pub(in crate::api) fn provider(status: ProviderStatus) -> v1::SecretProvider {
     v1::SecretProvider {
         name: status.name,

@@ -1,4 +1,4 @@
-//! Converts counters.
+//! Converts the counters of containers to API messages.
 
 use executor_core::time::Timestamp;
 use executor_core::usage::{CpuUsage, IoUsage, LayerUsage, MemoryUsage, NetworkUsage, Pressure, Stall, Traffic, Usage};
@@ -6,7 +6,7 @@ use executor_proto::v1;
 
 use super::timestamp;
 
-/// Converts a container's counters.
+/// Converts a container's counters to their API message.
 pub(super) fn message(usage: &Usage) -> v1::Usage {
     let Usage { at, cpu, memory, pids, io, network, log: _, cpu_pressure, memory_pressure, io_pressure, layer } = usage;
     v1::Usage {

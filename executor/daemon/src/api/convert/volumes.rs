@@ -1,9 +1,9 @@
-//! Converts volumes.
+//! Converts volumes to API messages.
 
 use executor_core::plan::{EmptyVolume, HostPath, HostVolume, Medium, Plan, Propagation, Volume, VolumeSource};
 use executor_proto::v1::{self, empty_volume, volume_mount::Source};
 
-/// Converts a volume.
+/// Converts a volume to its API message.
 pub(super) fn mount(volume: &Volume) -> v1::VolumeMount {
     let source = match &volume.source {
         VolumeSource::Empty(volume) => Source::Empty(empty(volume)),

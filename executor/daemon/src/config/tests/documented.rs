@@ -68,11 +68,11 @@ fn keys(path: &[&'static str]) -> BTreeSet<String> {
     }
 }
 
-/// A key in the example.
+/// A key in docs/executor.toml.
 #[derive(Debug)]
 struct Shown {
     value: String,
-    /// Comment above the key.
+    /// Comment above the key in docs/executor.toml.
     text: String,
 }
 
@@ -110,7 +110,7 @@ fn file(key: &str, value: &str) -> String {
     }
 }
 
-/// Loads a configuration file.
+/// Loads a configuration file. Returns the resulting settings as text, or the error.
 fn outcome(text: &str) -> Result<String, String> {
     let read = Document::read("x".as_ref(), text);
     let file = read.and_then(|(_, file, errors)| ConfigError::all(errors).map(|()| file));

@@ -53,7 +53,7 @@ impl Fields {
         self.0.len() + FIELDS
     }
 
-    /// Appends a message.
+    /// Appends a message in the journal's format to `out`.
     pub(super) fn write(&self, message: &Message, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
         field("MESSAGE", &message.content, out);

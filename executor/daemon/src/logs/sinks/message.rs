@@ -18,7 +18,7 @@ const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of partial lines of a container: one per stream and process.
 const OPEN_MAX: usize = 16;
 
-/// A line, or a part of a line.
+/// A line of a container's output, or a part of such a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// Time at which the start of the message was read from the process.
@@ -53,7 +53,7 @@ pub(super) struct MessagePart {
 pub(crate) struct Dropped {
     /// Number of lines or partial lines.
     pub(crate) lines: u64,
-    /// Number of bytes.
+    /// Number of bytes of output.
     pub(crate) bytes: u64,
 }
 
@@ -107,12 +107,12 @@ impl Assembler {
         self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.before).min().unwrap_or(self.at)
     }
 
-    /// Returns the time at which the next partial line times out.
+    /// Returns the time at which the oldest partial line times out.
     pub(super) fn due(&self) -> Option<Instant> {
         self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.since + PARTIAL_LINE_TIMEOUT).min()
     }
 
-    /// Returns and resets the missing output.
+    /// Returns the missing output since the previous call.
     pub(super) fn take_dropped(&mut self) -> Dropped {
         std::mem::take(&mut self.dropped)
     }
@@ -246,7 +246,7 @@ impl Assembler {
 }
 
 impl PartialLine {
-    /// Builds a message of the buffered content.
+    /// Builds a message from the buffered content of a line.
     fn part(&mut self, last: bool, resume: LogPosition) -> Message {
         let is_whole = last && self.parts == 0;
         self.parts = self.parts.saturating_add(1);

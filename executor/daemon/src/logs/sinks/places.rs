@@ -37,7 +37,7 @@ struct KeptPosition {
     created_at: u64,
     bytes: u64,
     entries: u64,
-    /// True if the whole log was sent.
+    /// True if the whole log of the container was sent.
     done: bool,
 }
 

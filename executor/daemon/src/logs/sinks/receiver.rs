@@ -69,7 +69,7 @@ struct ReceiverConnection {
 }
 
 enum Channel {
-    /// One message per datagram.
+    /// A datagram socket, with one message per datagram.
     Datagram(UnixDatagram),
     /// Messages with length prefixes (RFC 6587, section 3.4.1). The receiving side is read, because only a read detects
     /// that the peer has closed.
@@ -239,7 +239,7 @@ fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, connecte
     Channel::Stream { write: Box::new(write), closed: is_closed }
 }
 
-/// Loads the certificates.
+/// Loads the certificates, and creates the TLS configuration of a connection.
 fn configuration(ca_file: &Path, own: Option<&(PathBuf, PathBuf)>) -> io::Result<ClientConfig> {
     let of = |path: &Path| {
         let shown = path.display().to_string();

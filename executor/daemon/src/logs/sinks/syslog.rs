@@ -4,8 +4,8 @@
 //! <14>1 2026-11-24T10:00:00.123456Z node executor web-1 stdout [container@32473 id="web-1" sequence="7"] text
 //! ```
 //! The text is UTF-8. Invalid bytes are replaced with U+FFFD. Each byte of a control character other than tab, and of a
-//! bidirectional mark, becomes `#` and three octal digits: section 6.4 advises against control characters, and receivers
-//! may show the text in a terminal. Non-ASCII text starts with a byte order mark, as the RFC requires.
+//! bidirectional mark, becomes `#` and three octal digits: section 6.4 advises against control characters, and
+//! receivers may show the text in a terminal. Non-ASCII text starts with a byte order mark, as the RFC requires.
 
 use std::fmt::Write as _;
 
@@ -61,7 +61,7 @@ impl Header {
         self.names.len() + self.data.len() + FIELDS
     }
 
-    /// Appends a message.
+    /// Appends a message in RFC 5424 format to `out`.
     pub(super) fn write(&self, message: &Message, out: &mut Vec<u8>) {
         let priority = u32::from(self.facility) * 8 + super::severity(message);
         let (names, data) = (&self.names, &self.data);

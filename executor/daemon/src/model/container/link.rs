@@ -25,7 +25,7 @@ pub struct ShimLink {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // short-lived, one at a time
 enum ShimPayload {
-    /// An optional descriptor.
+    /// The shim has executed the call. Holds the descriptor of the response, if it has one.
     Done(Option<OwnedFd>),
     Usage(Usage),
 }
@@ -73,7 +73,7 @@ impl ShimLink {
         }
     }
 
-    /// Returns the end of the grace period, if this daemon has stopped the container.
+    /// Returns the end of the grace period; `None` if this daemon has not stopped the container.
     pub(crate) fn kill_at(&self) -> Option<Instant> {
         *locked(&self.kill_at)
     }

@@ -28,7 +28,7 @@ struct ClaimedReader {
     at: Instant,
     /// True if the counters cover only the log.
     log_only: bool,
-    /// Unset if the shim did not respond.
+    /// Counters; unset if the shim did not respond.
     usage: Option<Usage>,
 }
 

@@ -1,4 +1,4 @@
-//! The part of a pod's digest with its settings for CNI plugins.
+//! Hashes the settings of a pod for CNI plugins, as part of the digest of the pod request.
 
 use executor_proto::v1::{CniArgument, CniBandwidth, CniOptions};
 

@@ -1,4 +1,4 @@
-//! Every field of a request except its id changes the digest.
+//! Tests that every field of a request except the id changes the digest.
 
 use executor_proto::v1::{CodependentAction, ParallelAction, ResourceLimits, SerialAction};
 

@@ -20,7 +20,7 @@ use super::{duration, file, variables};
 /// Maximum number of sidecars.
 const SIDECARS_MAX: usize = 16;
 
-/// The kind of action that is set.
+/// The action that is set in an [`Action`].
 pub(super) enum Set<'a> {
     Run(&'a RunAction),
     Timeout(&'a TimeoutAction),
@@ -52,7 +52,7 @@ pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'stat
     if set.len() == 1 { set.pop().ok_or_else(Vec::new) } else { Err(set.into_iter().map(|(name, _)| name).collect()) }
 }
 
-/// State of reading a tree.
+/// Steps, transfers and violations that were found so far in an action tree.
 struct ActionReader<'a, 'v> {
     steps: Vec<DraftStep<'a>>,
     transfers: Vec<DraftTransfer<'a>>,

@@ -1,4 +1,4 @@
-//! Converts checks between requests and container messages.
+//! Converts the checks of a request for validation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use executor_proto::v1::{self, check::Kind};
 
 use super::duration;
 
-/// Returns the checks, with zeros for defaults. Values that cannot be converted become violations.
+/// Returns the checks, with zeros for unset values. Values that cannot be converted become violations.
 pub(super) fn from_request(checks: &v1::Checks, violations: &mut Vec<Violation>) -> Checks {
     let mut list = |name: &str, of: &[v1::Check]| {
         let one = |(index, check)| one(&format!("checks.{name}[{index}]"), check, violations);

@@ -7,7 +7,7 @@ use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, UnknownValue};
 use executor_proto::v1::{self, PortMapping, RunRequest, port_mapping};
 
-/// Returns ports, names and addresses. Values that cannot be converted become violations.
+/// Returns the ports, names and addresses of a request. Values that cannot be converted become violations.
 pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>) -> Connectivity {
     let dns = request.dns.clone().unwrap_or_default();
     let ports = request.ports.iter().enumerate();

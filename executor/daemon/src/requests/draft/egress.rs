@@ -27,7 +27,7 @@ pub(crate) fn rules(rules: &[v1::EgressRule], violations: &mut Vec<Violation>) -
     rules.iter().enumerate().map(|(index, rule)| Rule { index, asked: rule }.translated(violations)).collect()
 }
 
-/// A rule with its position.
+/// An egress rule with its index in the request.
 struct Rule<'a> {
     index: usize,
     asked: &'a v1::EgressRule,
@@ -104,7 +104,7 @@ impl Rule<'_> {
     }
 }
 
-/// Converts a rule to its API message.
+/// Converts an egress rule to its API message.
 pub(crate) fn message(rule: &EgressRule) -> v1::EgressRule {
     let protocol = match rule.protocol {
         EgressProtocol::All => egress_rule::Protocol::All,

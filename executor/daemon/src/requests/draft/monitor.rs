@@ -98,7 +98,7 @@ pub(crate) fn rename(monitor: &Action, violations: &mut [Violation]) {
     }
 }
 
-/// Collects the programs of an action.
+/// Collects the programs of a monitor's action and its descendants.
 fn read<'a>(
     path: &str,
     action: &'a Action,

@@ -52,7 +52,7 @@ impl Drop for PartialFile {
     }
 }
 
-/// Exclusive access to a key, released on drop.
+/// Exclusive access to the artifact of a location and a key, released on drop.
 #[derive(Debug)]
 pub(crate) struct KeyLock {
     digest: String,
@@ -141,7 +141,7 @@ impl Cache {
         Ok(Entry { file, validators: Validators::default(), part: Some(PartialFile(path)) })
     }
 
-    /// Returns the artifact of a held key.
+    /// Returns the cached artifact with a digest that the caller holds, if it is complete.
     pub(crate) fn get(&self, digest: &str) -> Option<Entry> {
         let path = self.dir.join(digest);
         let mark: ArtifactMetadata = serde_json::from_slice(&fs::read(path.with_extension(MARK)).ok()?).ok()?;
@@ -150,7 +150,7 @@ impl Cache {
         is_whole.then_some(Entry { file, validators: mark.validators, part: None })
     }
 
-    /// Stores an artifact under a held key, or marks it as used now.
+    /// Stores an artifact under a digest that the caller holds, or marks it as used now.
     pub(crate) fn store(&self, digest: &str, entry: &Entry) {
         let path = self.dir.join(digest);
         let kept = match &entry.part {

@@ -15,7 +15,7 @@ const NAME: &str = "last-cursor";
 /// Maximum size of the file in bytes.
 const SIZE_MAX: usize = 128;
 
-/// Range of one daemon's cursors.
+/// Content of the file: the range of one daemon's cursors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     boot_id: String,
@@ -43,7 +43,7 @@ impl Line {
     }
 }
 
-/// The open file of this daemon.
+/// The open file with the last cursor that this daemon assigned.
 #[derive(Debug)]
 pub(super) struct LastCursor {
     path: PathBuf,

@@ -15,7 +15,7 @@ const PIECE: usize = 64;
 /// Maximum number of events that are stored as values.
 const AT_HAND: usize = 2 * PIECE;
 
-/// A bounded number of events.
+/// The retained events, up to a maximum number.
 #[derive(Debug)]
 pub(super) struct Ring {
     pieces: VecDeque<EventSegment>,
@@ -26,9 +26,9 @@ pub(super) struct Ring {
 }
 
 pub(super) enum RetainedEvent<'a> {
-    /// Stored as JSON.
+    /// An event that is stored as JSON.
     Packed(&'a Packed, &'a [u8]),
-    /// Stored as a value.
+    /// An event that is stored as a value.
     AtHand(&'a Arc<Event>),
 }
 

@@ -41,7 +41,7 @@ pub enum StoreError {
     Io(io::Error),
     #[error(transparent)]
     Store(Box<redb::Error>),
-    /// An entry cannot be parsed or encoded.
+    /// A value of a table cannot be parsed or encoded.
     #[error("the ledger's entry {0} is malformed")]
     Form(String, #[source] serde_json::Error),
     /// A newer daemon wrote the store.
@@ -76,7 +76,7 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
     }
 }
 
-/// First write of a daemon.
+/// Values of the first write of a daemon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstWrite {
     /// First cursor that is not reserved.

@@ -87,7 +87,7 @@ impl Reserved {
         self.held.values().filter(|held| held.claims == 0).map(|held| held.deadline).min()
     }
 
-    /// Removes expired reservations.
+    /// Removes the expired reservations, and returns them.
     pub(super) fn expire(&mut self, now: Instant, at: Timestamp) -> Vec<Reservation> {
         let is_over = |_: &ContainerId, held: &mut HeldReservation| held.claims == 0 && held.deadline <= now;
         let over: Vec<Reservation> = self.held.extract_if(.., is_over).map(|(_, held)| held.reservation).collect();

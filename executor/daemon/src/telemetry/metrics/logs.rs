@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use executor_core::ident::ContainerId;
 use executor_core::usage::LogUsage;
 
-/// Counters of all logs.
+/// Counters of the log output of all containers.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
-    /// Total of completed containers.
+    /// Sum of the counters of completed containers.
     ended: LogUsage,
     living: HashMap<ContainerId, Living>,
 }
@@ -30,7 +30,7 @@ impl Living {
     }
 }
 
-/// Combines each counter of `other` with the same counter of `one`.
+/// Computes new counters. `compute` gets each counter of `other`, and the same counter of `one`.
 fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUsage {
     LogUsage {
         bytes: compute(other.bytes, one.bytes),
@@ -60,7 +60,8 @@ impl Logs {
         self.ended = each(&grown, &self.ended, u64::saturating_add);
     }
 
-    /// Returns the total. If a container was removed without final counters, its last reading is used.
+    /// Returns the sum of the counters of all containers. If a container was removed without final counters, its last
+    /// reading is used.
     pub(crate) fn sum(&mut self, is_there: impl Fn(&ContainerId) -> bool) -> LogUsage {
         let gone: Vec<ContainerId> = self.living.keys().filter(|id| !is_there(id)).cloned().collect();
         gone.iter().for_each(|id| self.ended(id, None));

@@ -34,7 +34,7 @@ pub(crate) struct SinkMetrics {
     pub(crate) waiting: Gauge,
     /// Unsent log bytes of deleted containers.
     pub(crate) deleted_bytes: Gauge,
-    /// 1 while connected.
+    /// 1 while the sink is connected, otherwise 0.
     pub(crate) connected: Gauge,
 }
 

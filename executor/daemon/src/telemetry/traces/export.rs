@@ -21,7 +21,7 @@ const BATCH_DELAY: Duration = Duration::from_millis(500);
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of attempts to export a batch.
 const ATTEMPTS: u32 = 3;
-/// Pauses between attempts.
+/// Pauses between attempts to export a batch.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
 /// Minimum interval between two log entries about dropped spans.
 const DROP_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ fn exporter(settings: &TraceSettings) -> Result<SpanExporter, opentelemetry_otlp
     Ok(exporter)
 }
 
-/// State of the task.
+/// State of the export task.
 struct Export {
     exporter: SpanExporter,
     spans: Spans,

@@ -22,7 +22,7 @@ pub(crate) const LISTED: u32 = 10_000;
 
 /// Reaction to the next launch.
 pub(crate) enum OnLaunch {
-    /// Fork a shim.
+    /// Fork a shim for the launch.
     Fork,
     Refuse(Refused),
     /// Close the connection without a response, and fork no shim.
@@ -66,7 +66,7 @@ impl FakeLauncher {
         launcher
     }
 
-    /// Listens (again).
+    /// Listens on the launcher's socket, also again after [`Self::die`].
     pub(crate) fn listen(&self) {
         let path = self.shared.dir.join("run/launcher.sock");
         let listener = listen(&path);

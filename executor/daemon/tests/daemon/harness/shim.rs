@@ -31,10 +31,10 @@ use super::{WAIT_TIMEOUT, hang_up, listen};
 
 /// Reaction to an update of files.
 pub(crate) enum OnUpdate {
-    /// Apply it.
+    /// Apply the update.
     Carry,
     Refuse(Refused),
-    /// Refuse it as stale, as after another daemon's update.
+    /// Refuse the update as stale, as after another daemon's update.
     Overtake,
     /// Close the connection without a response.
     Vanish,
@@ -50,9 +50,9 @@ pub(crate) struct Updated {
 }
 
 pub(crate) struct FakeShim {
-    /// Payload of the process.
+    /// Payload of the process, as the launch passed it.
     pub(crate) process: Vec<u8>,
-    /// Payload of the files.
+    /// Payload of the files, as the launch passed it.
     pub(crate) files: Vec<u8>,
     shared: Arc<ShimShared>,
     calls: tokio::sync::Mutex<mpsc::UnboundedReceiver<ShimCall>>,
@@ -169,7 +169,7 @@ impl FakeShim {
         write(&self.shared.state_dir().join("exit.json"), &record);
     }
 
-    /// Exits normally.
+    /// Writes the exit record with this exit code, reports the completion, and disconnects.
     pub(crate) fn exits(&self, code: i32) {
         self.reached(State::Wiping);
         self.write_exit(Some(Exit::Code(code)), None);
@@ -200,7 +200,7 @@ impl FakeShim {
         }
     }
 
-    /// Sends raw bytes.
+    /// Sends raw bytes on each connection.
     pub(crate) fn says(&self, bytes: &[u8]) {
         for connection in &*self.shared.connections.lock().unwrap() {
             connection.send(bytes, &[]).unwrap();
@@ -223,7 +223,7 @@ impl FakeShim {
         std::mem::take(&mut *self.shared.updates.lock().unwrap())
     }
 
-    /// Appends lines to the log.
+    /// Appends lines to the container's log.
     pub(crate) fn prints(&self, lines: &[&str]) {
         let mut bytes = Vec::new();
         for line in lines {
