@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Delays of one series of attempts.
+/// Delays between the attempts of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::cni::{Address, is_name};
 use crate::settings::Unusable;
 
-/// Name of the default network.
+/// Name of the default built-in network.
 pub const BRIDGE: &str = "bridge";
 /// Maximum number of built-in networks.
 pub const NETWORKS_MAX: usize = 64;
@@ -73,9 +73,9 @@ pub struct BridgeNetwork {
     pub name: String,
     /// Name of the bridge's interface.
     pub interface: String,
-    /// IPv4 pool.
+    /// IPv4 pool of the containers' addresses, if the network has one.
     pub ipv4: Option<Ipv4Net>,
-    /// IPv6 pool.
+    /// IPv6 pool of the containers' addresses, if the network has one.
     pub ipv6: Option<Ipv6Net>,
     /// MTU in bytes; `None` = the MTU of the interface of the host's default route.
     pub mtu: Option<u32>,

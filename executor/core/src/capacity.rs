@@ -101,11 +101,11 @@ impl Amount {
 pub struct Exhausted {
     /// Name of the resource, with its unit.
     pub what: &'static str,
-    /// Requested amount.
+    /// Amount that the reservation requested.
     pub asked: u64,
-    /// Remaining amount.
+    /// Amount that was not reserved yet.
     pub left: u64,
-    /// Total amount.
+    /// Total amount of the resource.
     pub total: u64,
 }
 

@@ -52,7 +52,7 @@ struct CdiDevice {
     container_edits: ContainerEdits,
 }
 
-/// Edits of a container.
+/// Changes to a container that a CDI file requests.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct ContainerEdits {
@@ -66,7 +66,7 @@ struct ContainerEdits {
     intel_rdt: Option<IgnoredAny>,
 }
 
-/// A device node.
+/// A device node in the edits of a CDI file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CdiNode {
@@ -83,7 +83,7 @@ pub struct CdiNode {
     pub minor: Option<u32>,
     /// Permission bits.
     pub file_mode: Option<u32>,
-    /// Permissions in the device cgroup.
+    /// Permissions of the container in the device cgroup, such as `rw`.
     #[serde(default)]
     permissions: Option<String>,
     /// Owner, as an id in the container.
@@ -92,7 +92,7 @@ pub struct CdiNode {
     pub gid: Option<u32>,
 }
 
-/// A mount.
+/// A mount in the edits of a CDI file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CdiMount {
@@ -169,7 +169,7 @@ pub struct Edits {
     pub nodes: Vec<Edit<Node>>,
     /// Mounts, each path in the container once.
     pub mounts: Vec<Edit<HostMount>>,
-    /// Supplementary groups.
+    /// Supplementary groups that the container's processes get.
     pub groups: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Qualified names of devices of the Container Device Interface (CDI).
+//! Parses qualified names of devices of the Container Device Interface (CDI).
 
 /// Maximum length of a vendor, class or name, in bytes.
 const PART_MAX: usize = 63;

@@ -40,24 +40,24 @@ pub enum Purpose {
 /// Identifies a check of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckId {
-    /// Purpose of the check; selects its list.
+    /// Purpose of the check, which selects the list of checks.
     pub purpose: Purpose,
-    /// Index of the check in its list.
+    /// Index of the check in the list for its purpose.
     pub index: usize,
 }
 
-/// Results of a check.
+/// State of a check, derived from its results.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckState {
     /// True if the check passes, according to its thresholds.
     pub passing: bool,
-    /// Consecutive successes.
+    /// Number of consecutive successes up to the newest result.
     pub successes: u32,
-    /// Consecutive failures.
+    /// Number of consecutive failures up to the newest result.
     pub failures: u32,
     /// Time of the newest result.
     pub checked_at: Option<Timestamp>,
-    /// Newest failure, if there was any.
+    /// Newest failure of the check, if it ever failed.
     pub last_failure: Option<CheckFailure>,
 }
 
@@ -75,13 +75,13 @@ pub struct CheckFailure {
 pub struct Health {
     /// True once the startup checks have passed.
     pub started: bool,
-    /// True if the container can serve.
+    /// True if the container can serve, because all readiness checks pass.
     pub ready: bool,
-    /// Results of the startup checks.
+    /// States of the startup checks.
     pub startup: Vec<CheckState>,
-    /// Results of the liveness checks.
+    /// States of the liveness checks.
     pub liveness: Vec<CheckState>,
-    /// Results of the readiness checks.
+    /// States of the readiness checks.
     pub readiness: Vec<CheckState>,
 }
 

@@ -1,5 +1,5 @@
-//! Format of a shim's reply with the secret inputs of a container, for a client that has a runtime token. The reply is
-//! a payload in a memory file.
+//! Defines the format of a shim's reply with the secret inputs of a container, for a client that has a runtime token.
+//! The reply is a payload in a memory file.
 //!
 //! The first string of the payload is a [`Manifest`] as JSON. The values follow in the manifest's order: variables,
 //! arguments, files. The manifest contains nothing that `inspect` does not show.
@@ -17,15 +17,15 @@ pub const DISCLOSURE_MAX: u64 = 1 << 28;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// Names of variables.
+    /// Names of the secret environment variables.
     pub environment: Vec<String>,
-    /// Indices of arguments.
+    /// Indices of the secret arguments.
     pub arguments: Vec<u32>,
-    /// Secret files of the container.
+    /// Secret files of the container, without the runtime token's file.
     pub files: Vec<ManifestFile>,
 }
 
-/// A file in a reply.
+/// A secret file whose content a reply contains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
     /// Absolute path in the container.

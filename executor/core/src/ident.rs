@@ -1,4 +1,4 @@
-//! Identifiers of containers, and of processes that may have exited.
+//! Defines the ids of containers, and identities of processes that may have exited.
 
 use std::fmt;
 use std::str::FromStr;

@@ -91,13 +91,13 @@ pub struct IdentityNames {
     /// Organizational units of the subject, in this order.
     #[serde(default)]
     pub organizational_units: Vec<String>,
-    /// DNS names.
+    /// DNS names in the certificate.
     #[serde(default)]
     pub dns_names: Vec<String>,
-    /// Addresses.
+    /// IP addresses in the certificate.
     #[serde(default)]
     pub ip_addresses: Vec<String>,
-    /// SPIFFE ID; empty if there is none.
+    /// SPIFFE ID in the certificate; empty if there is none.
     #[serde(default)]
     pub spiffe_id: String,
 }
@@ -113,7 +113,7 @@ impl IdentitySettings {
         [&self.certificate_name, &self.key_name, &self.chain_name].map(|name| self.directory.join(name))
     }
 
-    /// Checks the table.
+    /// Checks the values of the table `identity`.
     ///
     /// # Errors
     /// Returns the first invalid value with its key, if a value is invalid.

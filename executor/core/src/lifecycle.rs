@@ -22,11 +22,11 @@ pub enum State {
     Created,
     /// The process runs.
     Running,
-    /// The stop signal was sent.
+    /// The stop signal was sent to the container's process.
     Stopping,
     /// The process has exited, or never ran; the secrets are being wiped.
     Wiping,
-    /// Final state.
+    /// The result is recorded, and the container does not change any more.
     Completed,
 }
 

@@ -1,4 +1,5 @@
-//! Limits that apply regardless of the policy: limits of the kernel, and the executor's own limits on external input.
+//! Defines limits that apply regardless of the policy: limits of the kernel, and the executor's own limits on external
+//! input.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub const fn processor_seconds(bytes: u64) -> u64 {
 /// the kernel ignores 0 if the host's core_pattern is a pipe, and would pass the program's memory to a program on the
 /// host; with 1 the kernel does not pipe the core (core(5)).
 pub const CORE_FILE_MAX: u64 = 1;
-/// Maximum number of labels.
+/// Maximum number of labels of a container.
 pub const LABELS_MAX: usize = 64;
 /// Maximum number of tags of a log.
 pub const LOG_TAGS_MAX: usize = 32;
@@ -130,5 +131,5 @@ pub const PROGRESS_MESSAGE_MAX: usize = 4096;
 pub const RESTARTS_MAX: u32 = 1_000_000;
 /// Minimum configurable delay before the second of consecutive restarts. The first restart is immediate.
 pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
-/// Maximum delay before a restart.
+/// Maximum configurable delay before a restart.
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(3600);

@@ -78,7 +78,8 @@ impl LogFileLines {
     }
 }
 
-/// Appends a line in pieces. If the line is not complete, its last piece is omitted. Returns the length of this piece.
+/// Appends a line in pieces. If the line is not complete, its last piece is omitted. Returns the length of the last
+/// piece, in bytes.
 fn pieces(time: Timestamp, stream: Stream, line: &[u8], complete: bool, out: &mut Vec<u8>) -> usize {
     let mut rest = line;
     while rest.len() > PIECE_MAX {

@@ -1,9 +1,9 @@
 //! Limits the rate at which a container's output is written to its log.
 //!
 //! Each limit is a token bucket that holds the amount of one second and is refilled at the rate of the limit. An entry
-//! is kept if both buckets have room for it. An entry larger than a bucket is kept if the bucket is full; the bucket is
-//! then in debt. So a line of any length can be kept. An overage begins with a dropped entry, and ends once the buckets
-//! are full and no entry was dropped for one second.
+//! is kept if both buckets hold at least the amount of the entry. An entry larger than a bucket is kept if the bucket
+//! is full; the amount in the bucket is then negative. So a line of any length can be kept. An overage begins with a
+//! dropped entry, and ends once the buckets are full and no entry was dropped for one second.
 //!
 //! The caller provides the clock: a monotonic time with an arbitrary start.
 
@@ -17,7 +17,7 @@ const CALM_PERIOD: Duration = Duration::from_secs(1);
 /// Bucket units per byte or line: a rate of one per second adds one unit per nanosecond.
 const PARTS: i128 = 1_000_000_000;
 
-/// Decision about an entry.
+/// Decision about a log entry: whether to keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Keep the entry.
@@ -28,11 +28,11 @@ pub enum Decision {
     DropAndReport(String),
 }
 
-/// Bucket of one limit.
+/// Token bucket of the limit on bytes or on lines.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     limit: u64,
-    /// Remaining units; below 0 when in debt.
+    /// Remaining units; negative after an entry that was larger than the bucket.
     left: i128,
 }
 

@@ -68,7 +68,7 @@ pub struct LogPosition {
 }
 
 impl LogPosition {
-    /// Advances past an entry.
+    /// Advances the position past an entry.
     pub fn advance(&mut self, entry: &Entry<'_>) {
         self.bytes = self.bytes.saturating_add(entry.output_bytes());
         self.entries = self.entries.saturating_add(1);

@@ -59,8 +59,9 @@ pub fn is_own_server(server: IpAddr) -> bool {
 /// Resolver option: look up a name without dots unchanged before trying the search domains.
 const AS_IT_IS: &str = "ndots:0";
 
-/// Returns /etc/resolv.conf. Each part comes from the request; if unset there, from the CNI network; if unset there too
-/// and the container can reach the resolvers of the host, from the host's file. `of_host` is the host's file.
+/// Returns /etc/resolv.conf. Name servers, search domains and options each come from the request; if unset there, from
+/// the CNI network; if unset there too and the container can reach the resolvers of the host, from the host's file.
+/// `of_host` is the host's file.
 ///
 /// If executord answers queries on the network, the only name servers are the network's gateways, and executord
 /// forwards queries to the request's name servers. Exception: a request with a loopback server. Only the container

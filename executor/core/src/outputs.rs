@@ -43,7 +43,7 @@ pub struct CapturedFile {
     pub path: String,
     /// Size in bytes.
     pub size: u64,
-    /// Permission bits.
+    /// Permission bits of the file in the container.
     pub mode: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct OutputsList {
     pub version: u32,
     /// Captured files.
     pub files: Vec<CapturedFile>,
-    /// Skipped entries.
+    /// Entries that were not captured, with reasons.
     pub skipped: Vec<SkippedEntry>,
     /// Number of skipped entries that are not listed.
     pub skipped_more: u32,
@@ -90,7 +90,7 @@ impl OutputsList {
         }
     }
 
-    /// Returns true if a file with this path still fits.
+    /// Returns true if a captured file with this path still fits into the list.
     pub fn has_room_for(&self, path: &str) -> bool {
         self.files.len() < ENTRIES_MAX && self.text_bytes + path.len() <= PATHS_BYTES_MAX
     }

@@ -42,13 +42,13 @@ pub enum PayloadError {
     /// The bytes are too short or have no payload magic.
     #[error("the payload does not begin with its header")]
     Magic,
-    /// The count exceeds the limit.
+    /// The number of strings exceeds [`COUNT_MAX`]; holds the number.
     #[error("the payload announces {0} strings; at most {COUNT_MAX} are allowed")]
     Count(u32),
     /// The string with this index extends past the end.
     #[error("string {0} extends past the end of the payload")]
     Truncated(u32),
-    /// Bytes follow the last string.
+    /// Bytes follow the last string; holds their number.
     #[error("{0} bytes follow the last string of the payload")]
     Trailing(usize),
     /// A list does not have the expected structure.
@@ -155,7 +155,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<&[u8]>, PayloadError> {
 pub struct ProcessPayload<'a> {
     /// Path or name of the program.
     pub path: &'a [u8],
-    /// Working directory.
+    /// Working directory of the process.
     pub dir: &'a [u8],
     /// Arguments, without the program's name.
     pub args: Vec<&'a [u8]>,

@@ -49,7 +49,7 @@ pub enum RootfsEntry {
 
 /// Access to a rootfs. A path is passed only after all of its parents were found to be directories.
 pub trait RootfsView {
-    /// Error of a lookup.
+    /// Error of a lookup in the rootfs.
     type Error;
     /// Looks up `path` (absolute within the rootfs).
     ///
@@ -67,10 +67,10 @@ pub enum PlacementError<E> {
     View(PathBuf, E),
 }
 
-/// Files to be placed.
+/// Secret files to be placed in a rootfs.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacementRequest<'a> {
-    /// Files of the plan.
+    /// Secret files of the plan.
     pub files: &'a [PlannedFile],
     /// Directories that the request declares to hold only secret files.
     pub directories: &'a [PathBuf],

@@ -1,4 +1,4 @@
-//! The plan of a container: a validated request without its secrets.
+//! Defines the plan of a container: a validated request without its secrets.
 //!
 //! The launcher receives the plan, records contain it, and `inspect` shows it. Arguments, values of environment
 //! variables and contents of files are not in the plan, but in payloads (see [`crate::payload`]). Only
@@ -107,10 +107,10 @@ pub struct Limits {
     /// Bytes that the container may add to its root file system; 0 = no limit.
     #[serde(default)]
     pub disk_bytes: u64,
-    /// Share of CPU time, 1 to 10000; 0 = the kernel's default.
+    /// Weight for the distribution of CPU time, 1 to 10000; 0 = the kernel's default.
     #[serde(default)]
     pub cpu_weight: u32,
-    /// Share of disk bandwidth, 1 to 10000; 0 = the kernel's default.
+    /// Weight for the distribution of disk bandwidth, 1 to 10000; 0 = the kernel's default.
     #[serde(default)]
     pub io_weight: u32,
     /// Bytes of swap beyond `memory_bytes`; -1 = no limit. Unset: swap counts against `memory_bytes`.
@@ -125,7 +125,8 @@ pub struct Limits {
     /// CPU time in each period, in microseconds, instead of `cpu_millis`; 0 = no limit.
     #[serde(default)]
     pub cpu_quota_us: u64,
-    /// Share of CPU time in the unit of cgroup v1, 2 to 262144, instead of `cpu_weight`; 0 = the kernel's default.
+    /// Weight for the distribution of CPU time in the unit of cgroup v1 (`cpu.shares`), 2 to 262144, instead of
+    /// `cpu_weight`; 0 = the kernel's default.
     #[serde(default)]
     pub cpu_shares: u32,
 }
@@ -218,7 +219,7 @@ pub struct PlannedFile {
     /// True for the file of the runtime token, whose content the shim generates.
     #[serde(default)]
     pub token: bool,
-    /// Permission bits.
+    /// Permission bits of the file.
     #[serde(default = "file_mode")]
     pub mode: u32,
     /// Group; if unset, the group of the process's user.
@@ -262,19 +263,19 @@ pub enum Redaction {
 /// Outputs to be captured after the process has exited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedOutputs {
-    /// Files to capture.
+    /// Files or directory to capture.
     pub source: OutputSource,
     /// Maximum bytes of all outputs together.
     pub bytes_max: u64,
 }
 
-/// Source of outputs.
+/// Files or directory that are captured as outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputSource {
-    /// These files, by absolute path.
+    /// The files with these absolute paths.
     Files(Vec<PathBuf>),
-    /// Everything below this directory.
+    /// All files below the directory with this absolute path.
     Directory(PathBuf),
 }
 
@@ -300,11 +301,11 @@ pub enum Layout {
 pub struct PlannedProcess {
     /// Process id, unique within the container.
     pub id: String,
-    /// Program as in the request.
+    /// Path or name of the program, as in the request.
     pub path: String,
     /// Number of arguments, without the program's name.
     pub argument_count: u32,
-    /// Working directory.
+    /// Working directory of the process.
     pub dir: String,
     /// Names of the process's environment variables that are not secret.
     pub environment_names: Vec<String>,
@@ -316,7 +317,7 @@ pub struct PlannedProcess {
     pub secret_arguments: Vec<u32>,
     /// Log source of the process's output.
     pub log_source: String,
-    /// True if the output is discarded.
+    /// True if the process's output is not logged.
     pub suppress_log_output: bool,
     /// User of a process in a tree of actions; if unset, the plan's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -358,16 +359,16 @@ pub struct Plan {
     /// Set if the process may change its secret files; otherwise they are read-only.
     #[serde(default)]
     pub writable_files: Option<WritableFiles>,
-    /// Masking of secrets in the output.
+    /// Rule for masking secrets in the output.
     #[serde(default)]
     pub redaction: Redaction,
     /// Outputs to be captured after the process has exited.
     #[serde(default)]
     pub outputs: Option<PlannedOutputs>,
-    /// Isolation from the host.
+    /// Isolation of the container from the host.
     #[serde(default)]
     pub isolation: Isolation,
-    /// Network settings.
+    /// Network settings, except the kind of network.
     #[serde(default)]
     pub connectivity: Connectivity,
     /// Mounts, kernel settings and host names.
@@ -391,7 +392,7 @@ pub struct Plan {
     /// True if the process's output waits for the first lossless client.
     #[serde(default)]
     pub await_reader: bool,
-    /// Signal that Stop sends first.
+    /// Number of the signal that Stop sends before SIGKILL.
     #[serde(default = "sigterm")]
     pub stop_signal: u32,
     /// True if the container is deleted as soon as it is completed.
@@ -406,7 +407,7 @@ pub struct Plan {
     /// Limits and tags of the log.
     #[serde(default)]
     pub logging: Logging,
-    /// Checks of the running container.
+    /// Health checks of the running container.
     #[serde(default)]
     pub checks: Option<Checks>,
     /// Supplementary groups of every process, in addition to the groups of its user.
@@ -437,7 +438,7 @@ pub struct Plan {
     pub pod: Option<PodRole>,
 }
 
-/// Default stop signal: SIGTERM.
+/// Number of the default stop signal, SIGTERM.
 pub const SIGTERM: u32 = 15;
 
 fn sigterm() -> u32 {

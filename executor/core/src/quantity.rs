@@ -62,7 +62,7 @@ impl Quantity {
         Some(Self { millis: if text.starts_with('-') { -millis } else { millis } })
     }
 
-    /// Returns a quantity of whole units.
+    /// Creates a quantity of whole units.
     pub fn from_units(units: u64) -> Self {
         Self { millis: i128::from(units) * 1000 }
     }
@@ -72,7 +72,7 @@ impl Quantity {
         u64::try_from(self.millis.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// Returns whole units, rounded up.
+    /// Returns the quantity in whole units, rounded up.
     pub fn units(self) -> u64 {
         let up = self.millis.max(0).saturating_add(999) / 1000;
         u64::try_from(up).unwrap_or(u64::MAX)

@@ -41,7 +41,7 @@ pub enum VolumeKind {
     Ramfs,
 }
 
-/// Status of a prepared container.
+/// Properties of a container that are known once it is prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreparedContainer {
     /// Identity of the container's first process.
@@ -61,7 +61,7 @@ pub struct PreparedContainer {
     pub file_groups: BTreeMap<String, u32>,
     /// File system of the secret files.
     pub volume: Option<VolumeKind>,
-    /// RLIMIT_NOFILE in force.
+    /// Limit on open files (RLIMIT_NOFILE) in force.
     pub nofile: u64,
     /// Settings that could not be provided as requested.
     pub warnings: Vec<String>,
@@ -75,12 +75,12 @@ pub struct PreparedContainer {
     pub at: Timestamp,
 }
 
-/// Status of a process in a tree of actions.
+/// Properties of a process in a tree of actions that are known once the container is prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreparedStep {
     /// User of the process.
     pub user: ResolvedUser,
-    /// RLIMIT_NOFILE of the process.
+    /// Limit on open files (RLIMIT_NOFILE) of the process.
     pub nofile: u64,
     /// Mount points of the process's secret files, in its own mount namespace.
     pub mounts: Vec<StepMount>,
@@ -126,13 +126,13 @@ pub struct ContainerRecord<P = Plan> {
     pub created_at: Timestamp,
     /// Start time of the shim.
     pub begun_at: Timestamp,
-    /// State at the time of writing.
+    /// State of the container when the record was written.
     pub state: State,
     /// Identity of the shim. A later process with the same process id has a different identity.
     pub shim: ProcessIdentity,
     /// Path of the cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
-    /// Set from the state `created` on.
+    /// Properties of the prepared container; set from the state `created` on.
     pub prepared: Option<PreparedContainer>,
     /// Start time of the process; set from the state `running` on.
     pub started_at: Option<Timestamp>,
@@ -145,7 +145,7 @@ pub struct ContainerRecord<P = Plan> {
     /// Number of times that the secret files were replaced, plus 1; 0 before they are written, and if there are none.
     #[serde(default)]
     pub files_generation: u64,
-    /// Time of the last replacement.
+    /// Time of the last replacement of the secret files.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
     /// First host id that the container's users are mapped to; unset without a user namespace.
@@ -286,7 +286,7 @@ pub struct Timings {
     pub finish: Duration,
 }
 
-/// Record of a wipe.
+/// Receipt of a wipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WipeRecord {
     /// Number of wiped files.
@@ -320,7 +320,7 @@ pub struct OutputsRecord {
 /// Final record of a completed container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord<P = Plan> {
-    /// Last record of the container.
+    /// Last version of the container's record.
     pub container: ContainerRecord<P>,
     /// Exit status of the process; unset if it never ran or its status is unknown.
     pub exit: Option<Exit>,
@@ -328,7 +328,7 @@ pub struct ExitRecord<P = Plan> {
     pub oom_killed: bool,
     /// Reason why the process did not run or its status is unknown, if any.
     pub failure: Option<Failure>,
-    /// Durations of the phases.
+    /// Durations of the container's phases.
     pub timings: Timings,
     /// Receipt of the wipe. Unset if the last user of the memory exited and the kernel freed the memory before it could
     /// be overwritten.

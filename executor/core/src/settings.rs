@@ -14,17 +14,18 @@ use sha2::{Digest, Sha256};
 /// Missing and empty sections have no digest.
 pub type SectionDigests = BTreeMap<String, Vec<u8>>;
 
-/// Sections that both programs read as a whole.
+/// Sections that executord and the launcher both read as a whole.
 const SHARED_SECTIONS: [&str; 9] =
     ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity", "networks"];
 /// Old name of the section `[warm_pool]`. The key is still read, with a warning.
 pub const WARM_POOL_OLD: &str = "shells";
-/// Section in which both programs read only some keys.
+/// Section in which executord and the launcher both read only some keys ([`IMAGE_KEYS`]).
 const IMAGES: &str = "images";
 /// Keys of [`crate::image::ImageRules`].
 const IMAGE_KEYS: [&str; 3] = ["allow", "allow_import", "allow_archives"];
 
-/// Returns the digests of the sections that both programs read. `document` is the whole file.
+/// Returns the digests of the sections that executord and the launcher both read. `document` is the whole configuration
+/// file.
 pub fn section_digests(document: &Value) -> SectionDigests {
     let whole = SHARED_SECTIONS.iter().filter_map(|name| Some((*name, document.get(name)?.clone())));
     let images = document.get(IMAGES).map(|images| {
@@ -40,7 +41,7 @@ pub fn section_digests(document: &Value) -> SectionDigests {
     sections.map(|(name, value)| (name.to_owned(), Sha256::digest(value.to_string()).to_vec())).collect()
 }
 
-/// Returns the names of the sections that differ, sorted.
+/// Returns the names of the sections whose digests differ, sorted.
 pub fn differing_sections(one: &SectionDigests, other: &SectionDigests) -> Vec<String> {
     let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
     names.into_iter().filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
@@ -51,7 +52,7 @@ pub fn differing_sections(one: &SectionDigests, other: &SectionDigests) -> Vec<S
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// Parses a string with a unit.
+    /// Parses a size with a unit.
     fn parse(text: &str) -> Option<Self> {
         let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = match text[number.len()..].to_ascii_lowercase().as_str() {
@@ -113,15 +114,15 @@ pub mod bytes {
 
     use super::Bytes;
 
-    /// Deserializes a number, or a string with a unit.
+    /// Deserializes a number of bytes, or a string with a unit.
     ///
     /// # Errors
-    /// Returns an error if the value is neither.
+    /// Returns an error if the value is neither a number nor a string with a unit.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         Bytes::deserialize(deserializer).map(|bytes| bytes.0)
     }
 
-    /// Serializes the number.
+    /// Serializes a number of bytes.
     ///
     /// # Errors
     /// Returns an error if the serializer fails.
@@ -145,10 +146,10 @@ pub mod rate {
         Text(Bytes),
     }
 
-    /// Deserializes a number, which may be negative, or a string with a unit.
+    /// Deserializes a number of bytes per second, which may be negative, or a string with a unit.
     ///
     /// # Errors
-    /// Returns an error if the value is neither.
+    /// Returns an error if the value is neither a number nor a string with a unit.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
         let bad = "must be a number of bytes per second, such as 65536 or \"64K\", or -1 for no limit";
         match RawLimit::deserialize(deserializer).map_err(|_| D::Error::custom(bad))? {
@@ -157,7 +158,7 @@ pub mod rate {
         }
     }
 
-    /// Serializes the number.
+    /// Serializes a number of bytes per second.
     ///
     /// # Errors
     /// Returns an error if the serializer fails.
@@ -198,7 +199,7 @@ pub struct WarmPoolSettings {
     pub network: String,
 }
 
-/// Maximum size of the warm pool.
+/// Maximum configurable number of warm containers.
 const WARM_POOL_SIZE_MAX: u32 = 64;
 /// Default size of the warm pool. A warm container uses about 0.3 MB of memory and a range of ids.
 const WARM_POOL_SIZE_DEFAULT: u32 = 4;
@@ -210,7 +211,7 @@ impl Default for WarmPoolSettings {
 }
 
 impl WarmPoolSettings {
-    /// Checks the values of the keys.
+    /// Checks the values of the keys in `[warm_pool]`.
     ///
     /// # Errors
     /// Returns the first invalid value if there is one.
@@ -254,7 +255,7 @@ const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
 /// Minimum size at which a log file is rotated, in bytes: an entry must fit.
 const LOG_BYTES_LEAST: u64 = 64 << 10;
 
-/// An invalid value of a key.
+/// An invalid value in the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unusable {
     /// Key, including its section.
@@ -266,7 +267,7 @@ pub struct Unusable {
 }
 
 impl LauncherSettings {
-    /// Checks the values of the keys.
+    /// Checks the values of the keys in `[launcher]`.
     ///
     /// # Errors
     /// Returns the first invalid value if there is one.

@@ -3,7 +3,7 @@
 //! The input is a plan and the values resolved on the host; the output is the specification for libcontainer and for
 //! the bundle's config.json. The specification contains no argument, variable or working directory of the process: init
 //! receives them when it starts. The specification also contains no seccomp filter: the launcher compiles the filter
-//! once and installs it with its own executor.
+//! once, and init installs it before it executes the program.
 
 mod capabilities;
 mod devices;
@@ -45,7 +45,7 @@ pub struct Resolved<'a> {
     pub limits: &'a Limits,
     /// The container's cgroup, relative to each hierarchy's mount.
     pub cgroup: &'a Path,
-    /// Existing user namespace to enter.
+    /// Path of an existing user namespace to enter; unset for a container with host ids.
     pub user_namespace: Option<&'a Path>,
     /// The host's Docker socket, if it is mounted into the container.
     pub docker_socket: Option<&'a Path>,
@@ -59,17 +59,17 @@ pub struct Resolved<'a> {
 /// Paths of the namespaces that a member of a pod joins.
 #[derive(Clone, Debug)]
 pub struct SharedNamespaces {
-    /// UTS namespace.
+    /// Path of the UTS namespace.
     pub uts: PathBuf,
-    /// IPC namespace.
+    /// Path of the IPC namespace.
     pub ipc: PathBuf,
-    /// Network namespace; unset if the creating process is already in it.
+    /// Path of the network namespace; unset if the creating process is already in it.
     pub network: Option<PathBuf>,
-    /// PID namespace, if the members share processes.
+    /// Path of the PID namespace, if the members share processes.
     pub pid: Option<PathBuf>,
 }
 
-/// Builds the specification.
+/// Builds the OCI specification of a plan's container.
 ///
 /// # Errors
 /// Returns an error if a builder of oci-spec fails, which does not happen for a valid plan.

@@ -36,14 +36,14 @@ use restart::Restarts;
 pub enum RunEnd {
     /// The process was not started.
     NotStarted {
-        /// Reason, on one line.
+        /// Reason why the process was not started, on one line.
         why: String,
         /// Error number; 0 if the program was not the reason.
         errno: i32,
     },
     /// The process exited.
     Exited {
-        /// Exit status.
+        /// Exit status of the process.
         exit: Exit,
         /// True if the kernel killed a process of the container during the run, because the memory limit was reached.
         out_of_memory: bool,
@@ -68,7 +68,7 @@ pub enum TransferEnd {
 pub enum StepOrder {
     /// Start the process with this index.
     Start(usize),
-    /// Terminate the process with this index: SIGTERM, and SIGKILL after the grace period.
+    /// Terminate the process with this index: send the stop signal, and SIGKILL after the grace period.
     Cancel(usize),
     /// Start the transfer with this index.
     Transfer(usize),
@@ -78,7 +78,7 @@ pub enum StepOrder {
     Expire(Timer, Duration),
     /// Kill leftover processes in the container, and write this line to the log as a message of the executor.
     Clear(String),
-    /// Write a line to the log.
+    /// Write a line to the container's log.
     Say {
         /// Log source of the line.
         log_source: String,
@@ -96,7 +96,7 @@ pub struct Timer {
     run: u64,
 }
 
-/// Result of the whole tree.
+/// Result of a whole tree of actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
     /// Exit status of the container: 0 after success. After a failure, this is the status of the process that caused
@@ -147,7 +147,7 @@ struct Step {
     run: u64,
 }
 
-/// The steps of a container.
+/// Steps of a container: all actions of its tree, with their states.
 #[derive(Debug)]
 pub struct Steps {
     steps: Vec<Step>,
@@ -185,7 +185,7 @@ impl Steps {
         self.uptime = uptime;
     }
 
-    /// Starts the tree.
+    /// Starts the tree of actions.
     pub fn start(&mut self, now: Timestamp) -> Vec<StepOrder> {
         self.start_step(ROOT, now);
         std::mem::take(&mut self.orders)
@@ -241,7 +241,7 @@ impl Steps {
         std::mem::take(&mut self.orders)
     }
 
-    /// Cancels the whole tree.
+    /// Cancels the whole tree of actions.
     pub fn cancel(&mut self, now: Timestamp) -> Vec<StepOrder> {
         if self.steps[ROOT].record.state == StepState::Pending {
             self.steps[ROOT].cancelled = true;

@@ -1,4 +1,4 @@
-//! The runtime token of a container, the only credential for GetSecrets.
+//! Defines the format of a container's runtime token, the only credential for GetSecrets.
 //!
 //! The format is `ID.HEX`: the container's id and 32 random bytes. The shim generates the token, writes it into the
 //! container's secret file system and keeps the token's digest. The daemon forwards a call with a token to the

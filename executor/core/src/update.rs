@@ -42,16 +42,16 @@ pub struct EgressUpdate {
 pub struct PlacedUpdate {
     /// Mount points with their new contents, in the original order.
     pub mounts: Vec<MountPoint>,
-    /// Mount points that change.
+    /// Changes of the mount points whose content changes.
     pub changes: Vec<MountChange>,
 }
 
-/// Change of one mount point.
+/// Change of the content of one mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountChange {
-    /// Index of the mount point.
+    /// Index of the mount point in [`PlacedUpdate::mounts`].
     pub mount: usize,
-    /// New content.
+    /// New content of the mount point.
     pub next: NextContent,
 }
 

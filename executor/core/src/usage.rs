@@ -12,7 +12,7 @@ pub struct Usage {
     /// Time of the reading, in nanoseconds since the epoch.
     #[prost(uint64, tag = "1")]
     pub at: u64,
-    /// CPU time.
+    /// CPU time, and throttling by the CPU limit.
     #[prost(message, required, tag = "2")]
     pub cpu: CpuUsage,
     /// Memory usage.
@@ -21,7 +21,7 @@ pub struct Usage {
     /// Number of processes and threads.
     #[prost(uint64, optional, tag = "4")]
     pub pids: Option<u64>,
-    /// Disk transfers.
+    /// Transfers from and to disks.
     #[prost(message, optional, tag = "5")]
     pub io: Option<IoUsage>,
     /// Traffic of the container's own network; unset if it has none.
@@ -55,10 +55,10 @@ pub struct LayerUsage {
     /// Time of the reading, in nanoseconds since the epoch.
     #[prost(uint64, tag = "1")]
     pub at: u64,
-    /// Bytes on the disk.
+    /// Bytes of the layer on the disk.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
-    /// Number of inodes.
+    /// Number of inodes of the layer.
     #[prost(uint64, tag = "3")]
     pub inodes: u64,
 }
@@ -74,19 +74,19 @@ pub struct Pressure {
     pub full: Stall,
 }
 
-/// Time for which processes waited. Averages are in hundredths of a percent.
+/// Time for which processes waited for a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct Stall {
-    /// Total time in microseconds.
+    /// Total waiting time in microseconds.
     #[prost(uint64, tag = "1")]
     pub total_us: u64,
-    /// Share of the last 10 seconds.
+    /// Part of the last 10 seconds for which processes waited, in hundredths of a percent.
     #[prost(uint32, tag = "2")]
     pub avg10: u32,
-    /// Share of the last minute.
+    /// Part of the last minute for which processes waited, in hundredths of a percent.
     #[prost(uint32, tag = "3")]
     pub avg60: u32,
-    /// Share of the last 5 minutes.
+    /// Part of the last 5 minutes for which processes waited, in hundredths of a percent.
     #[prost(uint32, tag = "4")]
     pub avg300: u32,
 }
@@ -114,57 +114,57 @@ pub struct LogUsage {
     pub file_lost_bytes: u64,
 }
 
-/// CPU time in nanoseconds, and throttling by the limit.
+/// CPU time, and throttling by the CPU limit.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct CpuUsage {
-    /// Total time.
+    /// Total CPU time in nanoseconds.
     #[prost(uint64, tag = "1")]
     pub total: u64,
-    /// Time in user mode.
+    /// CPU time in user mode, in nanoseconds.
     #[prost(uint64, tag = "2")]
     pub user: u64,
-    /// Time in the kernel.
+    /// CPU time in the kernel, in nanoseconds.
     #[prost(uint64, tag = "3")]
     pub system: u64,
     /// Number of periods of the CPU limit in which the container ran.
     #[prost(uint64, tag = "4")]
     pub periods: u64,
-    /// Number of periods in which the limit was reached.
+    /// Number of periods in which the CPU limit was reached.
     #[prost(uint64, tag = "5")]
     pub throttled_periods: u64,
-    /// Time for which the container was throttled.
+    /// Time for which the container was throttled, in nanoseconds.
     #[prost(uint64, tag = "6")]
     pub throttled: u64,
 }
 
-/// Memory, in bytes.
+/// Memory usage of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct MemoryUsage {
-    /// Bytes in use, page cache included.
+    /// Bytes of memory in use, page cache included.
     #[prost(uint64, tag = "1")]
     pub usage: u64,
-    /// Peak of `usage`.
+    /// Highest value of `usage` so far.
     #[prost(uint64, optional, tag = "2")]
     pub max: Option<u64>,
-    /// Anonymous memory.
+    /// Bytes of anonymous memory.
     #[prost(uint64, tag = "3")]
     pub rss: u64,
-    /// Page cache, including files in memory (tmpfs).
+    /// Bytes of page cache, including files in memory (tmpfs).
     #[prost(uint64, tag = "4")]
     pub cache: u64,
-    /// Bytes in swap.
+    /// Bytes of memory that are swapped out.
     #[prost(uint64, optional, tag = "5")]
     pub swap: Option<u64>,
-    /// Kernel memory used for the container.
+    /// Bytes of kernel memory used for the container.
     #[prost(uint64, optional, tag = "6")]
     pub kernel: Option<u64>,
-    /// Peak of `kernel`.
+    /// Highest value of `kernel` so far.
     #[prost(uint64, optional, tag = "7")]
     pub kernel_max: Option<u64>,
     /// `usage` without page cache that is not in active use.
     #[prost(uint64, tag = "8")]
     pub working_set: u64,
-    /// Number of processes that the kernel killed because the limit was reached.
+    /// Number of processes that the kernel killed because the memory limit was reached.
     #[prost(uint64, tag = "9")]
     pub oom_kills: u64,
     /// Number of page faults, major ones included.
@@ -180,27 +180,27 @@ pub struct MemoryUsage {
 /// Transfers from and to disks.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct IoUsage {
-    /// Number of bytes read.
+    /// Number of bytes read from disks.
     #[prost(uint64, tag = "1")]
     pub read_bytes: u64,
-    /// Number of bytes written.
+    /// Number of bytes written to disks.
     #[prost(uint64, tag = "2")]
     pub written_bytes: u64,
-    /// Number of read operations.
+    /// Number of read operations on disks.
     #[prost(uint64, tag = "3")]
     pub reads: u64,
-    /// Number of write operations.
+    /// Number of write operations on disks.
     #[prost(uint64, tag = "4")]
     pub writes: u64,
 }
 
-/// Traffic of one direction.
+/// Traffic in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Number of bytes.
+    /// Number of transmitted bytes.
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
-    /// Number of packets.
+    /// Number of transmitted packets.
     #[prost(uint64, tag = "2")]
     pub packets: u64,
     /// Number of packets with an error.

@@ -18,9 +18,9 @@ pub const GROUPS_MAX: usize = 65_536;
 /// Resolved user of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResolvedUser {
-    /// User id.
+    /// User id in the container.
     pub uid: u32,
-    /// Group id.
+    /// Group id in the container.
     pub gid: u32,
     /// Supplementary groups, from the group file.
     pub groups: Vec<u32>,
@@ -28,7 +28,7 @@ pub struct ResolvedUser {
     pub home: PathBuf,
 }
 
-/// A name that has no entry.
+/// A user or group name that has no entry in the rootfs' files.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPrincipal {
     /// The passwd file has no such user.

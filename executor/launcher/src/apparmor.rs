@@ -15,9 +15,9 @@ use executor_sys::mount::open_dir;
 use executor_sys::open::open_resolved;
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs};
 
-/// Contains `Y` if AppArmor is in force.
+/// File that contains `Y` if AppArmor is in force.
 const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
-/// Loaded profiles, one `NAME (MODE)` per line.
+/// File that lists the loaded profiles, one `NAME (MODE)` per line.
 const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 /// File below /proc for the profile of the program that the process executes next.
 const ON_EXEC: &str = "self/attr/apparmor/exec";

@@ -40,9 +40,9 @@ pub(crate) struct DeviceEdits {
     pub mounts: Vec<Edit<HostMount>>,
     /// Environment variables, `NAME=VALUE`.
     pub environment: Vec<String>,
-    /// Supplementary groups.
+    /// Supplementary groups that the container's processes get.
     pub groups: Vec<u32>,
-    /// Ignored files, with reasons.
+    /// Warnings about ignored files, with reasons.
     pub warnings: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ fn shown(faults: &[String]) -> Option<String> {
     (!faults.is_empty()).then(|| format!("CDI files are ignored: {shown}{more}"))
 }
 
-/// Looks up a node on the host.
+/// Looks up the host's node for a device node in a CDI file.
 fn look_up(
     host: &Host,
     plan: &Plan,
@@ -194,7 +194,7 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Checks that only root can change a file or a directory. The error continues a sentence about the file.
+/// Checks that only root can change a file or a directory. The error message is written to follow the file's path.
 fn check_root_only(meta: &Metadata) -> Result<(), String> {
     if meta.uid() != 0 {
         return Err(format!("belongs to user {}; it must belong to root", meta.uid()));

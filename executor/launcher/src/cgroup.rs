@@ -34,7 +34,7 @@ pub(crate) use pause::StoppedProcesses;
 
 use crate::errors::at;
 
-/// Directory of the cgroup mounts.
+/// Directory where the cgroup hierarchies are mounted.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 controllers that containers use. Other hierarchies are detached from the launcher's mount namespace.
 const USED: [&str; 6] = ["cpu", "cpuacct", "devices", "hugetlb", "memory", "pids"];
@@ -129,8 +129,8 @@ impl Hierarchies {
         version1.iter().map(|one| &one.mount).chain(version2).map(move |mount| mount.join(path))
     }
 
-    /// Creates a container's cgroup. On version 2, also enables the controllers in its parents. There are no device rules
-    /// there.
+    /// Creates a container's cgroup. On version 1, also writes the device rules. On version 2, which has no device
+    /// rules, instead enables the controllers in the parent cgroups.
     ///
     /// # Errors
     /// Returns an error with the path if the cgroup exists or the kernel rejects a device rule.
@@ -218,8 +218,8 @@ impl Hierarchies {
         self.enter(&self.memory_dir(path))
     }
 
-    /// Returns true if a move between cgroups needs no grace period of the kernel. Only version 1 can move a single
-    /// thread.
+    /// Returns true on version 1, where a single thread can be moved between cgroups. Such a move does not wait for an
+    /// RCU grace period of the kernel.
     pub(crate) fn moves_at_once(&self) -> bool {
         matches!(self, Self::V1 { .. })
     }

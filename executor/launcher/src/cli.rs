@@ -82,13 +82,13 @@ pub(crate) struct Config {
     pub devices: Vec<HostDevice>,
     /// AppArmor profiles that containers may use.
     pub apparmor: AppArmor,
-    /// The launcher's own section.
+    /// Settings of the section `[launcher]`.
     pub launcher: LauncherSettings,
     #[serde(alias = "shells")]
     pub warm_pool: WarmPoolSettings,
-    /// Built-in bridge networks.
+    /// Sections of the built-in bridge networks, as read.
     pub networks: NetworksSettings,
-    /// Checked networks.
+    /// Built-in bridge networks, after the check of their sections.
     #[serde(skip)]
     pub bridges: BTreeMap<String, BridgeNetwork>,
     /// Settings for container certificates.
@@ -106,7 +106,7 @@ pub(crate) enum ConfigError {
     /// The file is not TOML, or a value has the wrong type.
     #[error("cannot parse the configuration {0}")]
     Parse(PathBuf, #[source] Box<toml::de::Error>),
-    /// A value is invalid.
+    /// A value in the file is invalid.
     #[error("configuration {0}: {1}")]
     Value(PathBuf, String),
     /// The file can be changed by users other than root.

@@ -99,7 +99,8 @@ impl Cpusets {
         Ok(())
     }
 
-    /// Returns the files that change from `old` to `new` options of a container with a cgroup here, and their contents.
+    /// Returns the files to write, with their new contents, if the CPUs or memory nodes of a container with its own
+    /// cpuset cgroup differ between `old` and `new`.
     pub(crate) fn changes(&self, cgroup: &Path, old: &HostOptions, new: &HostOptions) -> Vec<(PathBuf, String)> {
         let lists = [(&old.cpus, &new.cpus), (&old.memory_nodes, &new.memory_nodes)];
         let files = self.files().iter().zip(lists).filter(|(_, (old, new))| old != new);

@@ -35,7 +35,7 @@ use crate::host::Host;
 
 /// Bytes reserved for an exit record in addition to the size of the container record.
 const EXIT_ROOM: u64 = 8 << 10;
-/// Bytes reserved while the container is not known yet. The space is enough for most containers.
+/// Bytes reserved for an exit record while the container is not known yet. The space is enough for most containers.
 pub(crate) const EXIT_ROOM_AHEAD: u64 = 12 << 10;
 /// Name of a container's record in both of its directories.
 const CONTAINER: &str = "container.json";
@@ -50,9 +50,9 @@ const REMOVED: &str = ".removed-";
 /// The directories of one container.
 #[derive(Clone, Debug)]
 pub(crate) struct Dirs {
-    /// Directory below RUN_DIR.
+    /// The container's directory below RUN_DIR.
     pub run: PathBuf,
-    /// Directory below STATE_DIR.
+    /// The container's directory below STATE_DIR.
     pub state: PathBuf,
     /// Mount point of the container's root in the shim's mount namespace.
     pub stage: PathBuf,
@@ -422,7 +422,7 @@ impl Dirs {
     }
 }
 
-/// Completes interrupted removals.
+/// Completes the removal of state directories that an earlier launcher has started to remove.
 ///
 /// # Errors
 /// Returns an error if a file or directory cannot be removed.

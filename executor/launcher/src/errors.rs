@@ -16,7 +16,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Adds the path to an error.
+/// Adds the path that an operation failed on to the error.
 pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
     let reported = format!("{}: {}", path.display(), plain(error));
     match shortage::find(error) {
@@ -25,7 +25,7 @@ pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
     }
 }
 
-/// Returns the system's message without Rust's `(os error N)`.
+/// Returns the message of a system error without Rust's `(os error N)`.
 pub(crate) fn plain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => nix::errno::Errno::from_raw(code).desc().to_owned(),

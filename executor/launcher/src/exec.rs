@@ -7,9 +7,9 @@
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
 //!   supervisor   sends the pipes or the terminal to executord, wipes the payload, waits
 //! ```
-//! executord reads and writes the process's pipes or terminal directly. The supervisor runs outside of the container. It
-//! reports the exit status of the process, and kills the process if executord exits. If the supervisor itself exits, the
-//! kernel kills the process, and the launcher kills the descendants of the process.
+//! executord reads and writes the process's pipes or terminal directly. The supervisor runs outside of the container,
+//! reports the exit status of the process, and kills the process if executord exits. If the supervisor itself exits,
+//! the kernel kills the process, and the launcher kills the descendants of the process.
 //!
 //! The process has its own cgroup below the container's, in which the supervisor finds its descendants. The descendants
 //! are killed after the process has exited ([ADR
@@ -128,7 +128,7 @@ impl From<Refused> for NotBegun {
     }
 }
 
-/// The report for a process that could not be started.
+/// Report for a process that could not be started.
 struct NotBegun(ExecNews);
 
 /// A started process, its cgroup, and the supervisor's ends of its pipes or terminal.
@@ -223,7 +223,7 @@ pub(crate) fn no_environment(id: &ContainerId) -> Refused {
 struct ExecHelper<'a> {
     /// Pid of the process that enters the container.
     first: i32,
-    /// Socket to both processes.
+    /// Socket to both helper processes.
     socket: Seqpacket,
     /// Connection to the daemon.
     session: &'a Seqpacket,
@@ -345,7 +345,7 @@ fn null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Error while waiting for a message.
+/// Reason why waiting for a message of a helper process ended.
 enum ExecRecvError {
     /// The client has disconnected.
     Disconnected,
@@ -414,7 +414,7 @@ struct ExecTerms {
     limit: Option<Duration>,
     /// True if descendants outlive a process that exits by itself.
     leave_processes: bool,
-    /// True if the daemon has disconnected.
+    /// True if the daemon has disconnected, so that the process must exit.
     abandoned: bool,
 }
 
@@ -500,7 +500,7 @@ impl ExecProcess {
         let _ = events.wait(); // the caller polls all sources
     }
 
-    /// Executes executord's requests.
+    /// Executes the requests that executord has sent on the session.
     ///
     /// # Errors
     /// Returns an error if the daemon has disconnected.
@@ -535,7 +535,7 @@ impl ExecProcess {
         let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // may not be a leader yet
     }
 
-    /// Kills the process immediately.
+    /// Sends SIGKILL to the process.
     fn kill(&self) {
         self.signal_all(Signal::SIGKILL);
         let _ = process::wait_for(self.pid);

@@ -77,7 +77,7 @@ pub(crate) struct Rotated {
 pub(crate) struct ProcessOutcome {
     pub exit: Option<Exit>,
     pub failure: Option<Failure>,
-    /// Durations except `finish`.
+    /// Durations of the container's phases except `finish`, which is not known yet.
     pub timings: Timings,
     pub outputs: Option<OutputsRecord>,
     /// True if the last output may be missing in the log.

@@ -67,7 +67,7 @@ pub(crate) struct Host {
     pub proc: OwnedFd,
     /// Time limit for a CNI plugin.
     pub plugin_timeout: Duration,
-    /// True if CNI's GC is called.
+    /// True if stale attachments are removed with CNI's GC command.
     pub cni_gc: bool,
     /// Time limit for an iteration of a shim's loop; `None` if shims are not watched.
     pub watchdog: Option<Duration>,

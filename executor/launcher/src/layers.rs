@@ -39,7 +39,7 @@ const WAITING_MAX: usize = 64;
 /// Maximum size of a process's report, in bytes.
 const ANSWER_MAX: usize = 8192;
 
-/// Work for a process.
+/// Work that a separate process does on the layer store.
 pub(crate) enum LayerWork {
     Unpack {
         diff_id: DiffId,
@@ -88,9 +88,9 @@ struct WaitingWork {
 
 struct RunningWork {
     layer: Option<DiffId>,
-    /// Layers below the layer.
+    /// Layers below `layer` in its image.
     parents: Vec<DiffId>,
-    /// Trees that are measured.
+    /// Names of the directory trees that the process measures.
     measured: Vec<String>,
     client: Option<ReplyDestination>,
     pid: i32,
@@ -214,7 +214,8 @@ impl Layers {
         }
     }
 
-    /// Returns the reply for an existing layer. The reply always contains the warning about omitted parts.
+    /// Returns the reply for a layer that is in the store, with the warning about omitted entries of its archive, if
+    /// there is one.
     fn there(&self, layer: &DiffId, parents: &[DiffId]) -> LauncherAnswer {
         match self.store.warning(layer, parents) {
             Some(warning) => LauncherAnswer::Unpacked(Unpacked { warning }),
@@ -337,7 +338,8 @@ impl Layers {
         Ok(RunningWork { layer, parents, measured, client: None, pid, pidfd: process::pidfd(pid)?, reported })
     }
 
-    /// Kills running processes when the launcher exits. The next launcher removes their leftovers.
+    /// Kills the running processes. Called when the launcher exits. The next launcher removes the leftovers of the
+    /// processes.
     pub(crate) fn kill_workers(&mut self) {
         self.waiting.clear();
         for one in self.running.drain(..) {
@@ -353,7 +355,7 @@ impl Layers {
     }
 }
 
-/// Owner of layers. The launcher implements this.
+/// Owner of [`Layers`], which the functions of this module get as a parameter. The launcher implements this.
 pub(crate) trait HasLayers {
     /// Returns the requests and the layer workers.
     fn layers(&mut self) -> &mut Layers;

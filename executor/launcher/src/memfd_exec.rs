@@ -83,7 +83,7 @@ fn copy() -> io::Result<File> {
 }
 
 /// Seals the file. The kernel returns EBUSY while a page of the file is pinned, for example because memory is moved or
-/// reclaimed. `go_on` returns true to try again.
+/// reclaimed. Tries again as long as `go_on` returns true.
 fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> {
     loop {
         match fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {

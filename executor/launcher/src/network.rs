@@ -1,6 +1,6 @@
-//! Attaches containers to networks. A container is attached before it runs, and detached when it exits. The shim
-//! detaches it. If the shim is lost, the launcher detaches it, or the next launcher after a restart. If CNI plugins
-//! fail, the launcher tries again.
+//! Attaches containers to networks. The shim attaches a container before the container runs, and detaches it after its
+//! exit. If the shim has exited before that, the launcher or a later launcher detaches the container. If CNI plugins
+//! fail, the launcher repeats the detachment.
 //!
 //! ```text
 //! bridge      built-in bridge networks
@@ -55,17 +55,17 @@ use store::Stored;
 
 /// Time limit for killed plugins to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limits for one plugin, and for all plugins together, while the launcher waits. Meanwhile the launcher serves no
+/// Time limits for one plugin, and for all plugins together, while the launcher itself waits for plugins and serves no
 /// other container.
 const BRIEF_TIMEOUTS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// Time limit for a starting launcher to detach the containers of earlier launchers.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of plugins that may use their full time limit if only one container waits for them.
+/// Number of plugins that may each use their full time limit, if only one container waits for the plugins.
 const SLOW_PLUGINS: u32 = 4;
 
 /// A container attached to its network.
 pub(crate) struct OnNetwork {
-    /// Data for the container's record.
+    /// Network and addresses, for the container's record.
     pub record: Attached,
     /// Addresses, gateways and name servers.
     pub addresses: Addresses,
@@ -73,7 +73,7 @@ pub(crate) struct OnNetwork {
     pub reserved: Reserved,
 }
 
-/// Time limits for plugins.
+/// Time limits for calls of CNI plugins.
 #[derive(Clone, Copy)]
 pub(crate) struct PluginTimeouts {
     plugin: Duration,
@@ -92,7 +92,7 @@ impl PluginTimeouts {
         Self { plugin: host.plugin_timeout, until: Instant::now() + host.plugin_timeout }
     }
 
-    /// Returns the limits to use if all containers wait.
+    /// Returns the limits to use while the launcher waits for plugins, because then all containers wait.
     pub(crate) fn brief(host: &Host) -> Self {
         Self { plugin: host.plugin_timeout.min(BRIEF_TIMEOUTS.0), until: Instant::now() + BRIEF_TIMEOUTS.1 }
     }
@@ -102,12 +102,12 @@ impl PluginTimeouts {
     }
 }
 
-/// Returns the maximum time that a container waits for its network.
+/// Returns the maximum time that attaching or detaching a container may take.
 pub(crate) fn longest(host: &Host) -> Duration {
     host.plugin_timeout * SLOW_PLUGINS
 }
 
-/// A network failure by its cause.
+/// A failure of network setup, by its cause.
 #[derive(Debug, thiserror::Error)]
 enum NetworkError {
     #[error("plugin `{0}`, {1}: {2}")]
@@ -166,7 +166,7 @@ impl NetworkError {
     }
 }
 
-/// A network of the configuration.
+/// A configured network: built-in or CNI.
 enum Configured<'a> {
     Bridge(&'a BridgeNetwork),
     Cni(CniNetwork),
@@ -408,7 +408,7 @@ pub(crate) fn free_ports(host: &Host, id: &ContainerId) -> Result<bool, String> 
 }
 
 /// Detaches a container from its network. Also undoes a partial attachment. Does nothing if the container is not
-/// attached. After an error a later call tries again.
+/// attached. After an error, this function can be called again.
 ///
 /// # Errors
 /// Returns a description of the failure if the container cannot be detached.
@@ -471,12 +471,12 @@ fn left_attached(host: &Host) -> impl Iterator<Item = ContainerId> {
     store::ids(host).into_iter().filter(|id| is_left_attached(host, id))
 }
 
-/// Returns true if any container is left attached.
+/// Returns true if [`is_left_attached`] returns true for any container.
 pub(crate) fn has_left_attached(host: &Host) -> bool {
     left_attached(host).next().is_some()
 }
 
-/// Detaches containers that are left attached. Failures are logged.
+/// Detaches the containers for which [`is_left_attached`] returns true. Failures are logged.
 pub(crate) fn detach_left(host: &Host) {
     for id in left_attached(host) {
         let Some(attachment) = left_attachment(host, &id) else { continue };
@@ -488,7 +488,7 @@ pub(crate) fn detach_left(host: &Host) {
     }
 }
 
-/// Kills the plugins of a killed process that detached containers.
+/// Kills the plugins that a killed process of [`detach_left`] has left running.
 pub(crate) fn end_detach_left(host: &Host) {
     for id in left_attached(host) {
         if let Err(why) = cni::remove_leftovers(host, &id) {
@@ -502,7 +502,7 @@ pub(crate) fn collect_garbage(host: &Host) {
     cni::gc::collect(host);
 }
 
-/// Removes the leftovers of a killed garbage collection process.
+/// Removes what a killed process of [`collect_garbage`] has left behind.
 pub(crate) fn end_collection(host: &Host) {
     cni::gc::end(host);
 }

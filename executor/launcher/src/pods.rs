@@ -10,8 +10,8 @@
 //! host_shm  clone the host's /dev/shm, in the host's mount namespace
 //! ```
 //!
-//! If the pod stops meanwhile, its namespaces exist until the processes that have joined them exit. executord stops
-//! the members.
+//! If the pod stops while a member joins it, the namespaces of the pod exist until the processes that have joined them
+//! exit. executord stops the members.
 
 use std::fs::File;
 use std::io;
@@ -44,7 +44,7 @@ use crate::host::Host;
 /// Directory of POSIX shared memory.
 const SHM: &str = "/dev/shm";
 
-/// The pod of a new member.
+/// The open pod that a new member joins.
 #[derive(Debug)]
 pub(crate) struct Pod {
     pub(crate) record: ContainerRecord,

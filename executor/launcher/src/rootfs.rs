@@ -52,14 +52,14 @@ pub(crate) struct Tree {
     ids: IdMap,
     /// Parts of the image that the root file system omits.
     warnings: Vec<String>,
-    /// Views of the layers of the root.
+    /// Mounts of the root's layers with the container's ids.
     views: Vec<OwnedFd>,
     /// True if the files of [`etc`] have been written.
     has_names: bool,
 }
 
 struct Overlay {
-    /// Views of the lower layers.
+    /// Mounts of the lower layers with the container's ids.
     views: Vec<OwnedFd>,
     /// True if the files of [`etc`] have been written.
     has_names: bool,

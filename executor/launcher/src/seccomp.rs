@@ -34,8 +34,8 @@ use seccompiler::{
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     programs: Vec<BpfProgram>,
-    /// True if the filter denies a call that the default filter always denies. The call is then used to test that the
-    /// filter is in force.
+    /// True if the filter denies the test call of `process::is_confined`, which the default filter always denies. The
+    /// test call then shows whether the filter is in force.
     ours: bool,
     /// Capabilities that remain after the filter is installed, if the process may gain privileges. Such a process does
     /// not set no_new_privs, and therefore needs CAP_SYS_ADMIN to install the filter.
@@ -52,7 +52,7 @@ struct Remaining {
 /// Error from compiling or installing a filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
-    /// The table of rules is wrong.
+    /// The default rules or a list of calls cannot be compiled.
     #[error("the seccomp filter cannot be compiled")]
     Compile(#[from] seccompiler::BackendError),
     /// The kernel rejected the filter.

@@ -1,4 +1,4 @@
-//! The launcher's event loop: handles requests from the daemon, exits of shims, and signals.
+//! Runs the launcher's event loop: handles requests from the daemon, exits of shims, and signals.
 //!
 //! The loop has one thread and blocks only in `poll`. A daemon that does not read is disconnected, a shim is watched by
 //! its pidfd, and a request that must wait for a shim is deferred. A shim whose event loop stops is killed.
@@ -54,7 +54,8 @@ use idle::Idle;
 /// Maximum number of connected daemons. Usually there is one, or two while a daemon replaces another.
 const DAEMONS_MAX: usize = 4;
 
-/// Time for which another launcher may hold the lock of a run directory to check whether it is in use.
+/// Time for which another launcher may hold the lock of a run directory while it checks whether the run directory is in
+/// use.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Time limit for the exit of the previous launcher. When the limit has passed, this launcher fails.
@@ -99,7 +100,7 @@ struct Server {
     signers: Vec<signers::Signer>,
     /// Lists, checks, garbage collection and late detachments of networks.
     network_tasks: network_tasks::NetworkTasks,
-    /// Requests that wait for a shim.
+    /// Requests that wait until a shim listens or exits.
     deferred: Vec<requests::Deferred>,
     /// Killed shims that have not exited because they are blocked in the kernel.
     stuck: Vec<Stuck>,

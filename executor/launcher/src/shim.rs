@@ -81,7 +81,7 @@ pub(crate) struct Launch {
     /// Container id, as sent by the launcher.
     pub id: ContainerId,
     pub request_tag: String,
-    /// Admission time.
+    /// Time at which the daemon accepted the request.
     pub created_at: Timestamp,
     /// First host id of a free range for a user namespace. `None` if all ranges are in use.
     pub id_range: Option<u32>,
@@ -93,9 +93,9 @@ pub(crate) struct Launch {
     pub connection: Seqpacket,
     /// Heartbeat of the shim.
     pub heartbeat: Heartbeat,
-    /// Plan, as JSON.
+    /// Plan of the container, as JSON.
     pub plan: MemFile,
-    /// Arguments and environment.
+    /// Process payload: arguments and environment.
     pub process: MemFile,
     pub files: MemFile,
 }

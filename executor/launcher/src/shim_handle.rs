@@ -33,19 +33,19 @@ pub(crate) struct ShimHandle {
     pub pidfd: OwnedFd,
     /// Connection over which the shim reports its states and sends its volume. `None` after the shim has closed it.
     pub lifeline: Option<Seqpacket>,
-    /// Handle on the secret files.
+    /// Handle on the container's secret files, if the shim has sent it.
     pub volume: Option<Volume>,
     /// Payloads of the container's start, until the shim has wiped them.
     pub inputs: Vec<MemFile>,
-    /// First id of the container's range.
+    /// First host id of the container's id range.
     pub id_range: Option<u32>,
-    /// First id of the range of the container's pod.
+    /// First host id of the id range of the container's pod.
     pub pod_range: Option<u32>,
     /// True if the shim listens for daemons.
     pub(crate) listening: bool,
     /// True after the shim has reported the container's exit. The shim then cleans up and exits.
     pub(crate) done: bool,
-    /// Heartbeat. `None` for a shim that has not sent it.
+    /// Heartbeat of the shim. `None` if the shim has not sent it.
     pub(crate) watch: Option<HeartbeatMonitor>,
     /// `Some` after the watchdog has killed the shim.
     pub(crate) killed: Option<Killed>,
@@ -59,7 +59,7 @@ pub(crate) struct ShimHandle {
 /// container again.
 pub(crate) struct Offer {
     pub(crate) launch: Launch,
-    /// Connection to the daemon.
+    /// The shim's end of the connection to the daemon.
     pub(crate) connection: Seqpacket,
     pub(crate) plan: MemFile,
     /// Deadline for the warm container to acknowledge the launch.
@@ -136,13 +136,13 @@ impl ShimHandle {
     }
 }
 
-/// Time and reason of killing a shim.
+/// Time at which the launcher killed a shim, and the reason.
 pub(crate) struct Killed {
     pub(crate) at: Instant,
     pub(crate) why: String,
 }
 
-/// Part of the time limit after which an idle shim is pinged, as a divisor.
+/// Divisor of the time limit for a response. After the quotient without a sign of activity, an idle shim is pinged.
 const ASK_AFTER: u32 = 3;
 
 /// Heartbeat of a shim, and its last observed state.
@@ -151,7 +151,7 @@ pub(crate) struct HeartbeatMonitor {
     turns: u64,
     /// Time at which the last change was observed.
     seen: Instant,
-    /// Time at which the shim was pinged.
+    /// Time at which the shim was pinged without a response so far.
     asked: Option<Instant>,
 }
 

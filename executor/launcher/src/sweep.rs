@@ -72,10 +72,10 @@ impl Unwiped {
     }
 }
 
-/// Result of a sweep.
+/// Result of the sweep at the start of a launcher.
 #[derive(Default)]
 pub(crate) struct Swept {
-    /// Running shims.
+    /// Running shims of earlier launchers.
     pub(crate) shims: Vec<ShimHandle>,
     /// Secret files whose wipe must be repeated.
     pub(crate) unwiped: Vec<Unwiped>,

@@ -73,7 +73,7 @@ fn resource(name: &str) -> Option<Resource> {
     })
 }
 
-/// Converts a limit; -1 means no limit.
+/// Converts a limit of the plan to the type of setrlimit(2): `None` for -1, which means no limit.
 fn value(limit: i64) -> Option<u64> {
     u64::try_from(limit).ok()
 }

@@ -34,9 +34,9 @@ const CGROUP_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct WarmPaths {
     /// Cgroup, relative to each hierarchy's mount.
     pub(crate) cgroup: PathBuf,
-    /// Directory below RUN_DIR.
+    /// The warm container's directory below RUN_DIR.
     pub(crate) dir: PathBuf,
-    /// Directory below STATE_DIR.
+    /// The warm container's directory below STATE_DIR.
     pub(crate) state: PathBuf,
 }
 

@@ -116,7 +116,7 @@ fn create_below(root: BorrowedFd<'_>, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a directory below a root.
+/// Opens a directory below a root, following links within the root.
 fn open(root: BorrowedFd<'_>, dir: &Path) -> io::Result<OwnedFd> {
     open_in_root(root, dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::LinksWithinRoot)
 }

@@ -1,4 +1,4 @@
-//! Types of libcgroups' module `common` that libcontainer uses.
+//! Provides the types of the original crate's module `common` that libcontainer uses.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub enum AnyManagerError {
     /// The container's process cannot be moved.
     #[error("cannot move process {pid} into {}: {source}", file.display())]
     Join { pid: Pid, file: PathBuf, source: io::Error },
-    /// The launcher does this itself.
+    /// libcontainer called a method whose task the launcher performs itself. Holds the name of the task.
     #[error("libcontainer does not manage cgroups: cannot {0}")]
     Unsupported(&'static str),
 }
@@ -34,14 +34,14 @@ pub struct CreateCgroupSetupError(#[from] GetCgroupSetupError);
 #[error("cannot read the file system at {DEFAULT_CGROUP_ROOT}: {0}")]
 pub struct GetCgroupSetupError(io::Error);
 
-/// Version of the host's hierarchies.
+/// Version of the cgroup hierarchies on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupSetup {
     /// Version 1 with a version 2 hierarchy. [`get_cgroup_setup`] returns `Legacy` for it.
     Hybrid,
-    /// Version 1.
+    /// Version 1 hierarchies.
     Legacy,
-    /// Version 2.
+    /// Version 2 hierarchy.
     Unified,
 }
 
@@ -54,7 +54,7 @@ pub fn get_cgroup_setup() -> Result<CgroupSetup, GetCgroupSetupError> {
     Ok(if file_system.f_type == CGROUP2_SUPER_MAGIC { CgroupSetup::Unified } else { CgroupSetup::Legacy })
 }
 
-/// Cgroup of a container.
+/// Cgroup that libcontainer wants to manage.
 #[derive(Clone, Debug)]
 pub struct CgroupConfig {
     /// Path below the hierarchy's root.
@@ -65,7 +65,7 @@ pub struct CgroupConfig {
     pub container_name: String,
 }
 
-/// State of a freezer.
+/// State of a cgroup's freezer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreezerState {
     Undefined,
@@ -82,7 +82,7 @@ pub struct ControllerOpt<'a> {
     pub freezer_state: Option<FreezerState>,
 }
 
-/// What libcontainer calls on the cgroup of a container.
+/// Methods that libcontainer calls on the manager of a container's cgroup.
 pub trait CgroupManager {
     type Error;
 

@@ -1,4 +1,4 @@
-//! Version 2 hierarchy.
+//! Provides the mount point of the version 2 hierarchy.
 
 pub mod util {
     use std::io;

@@ -79,7 +79,8 @@ mod tests {
             let guard = ZeroOnFree.alloc(layout);
             std::ptr::write_bytes(block, 0xa5, layout.size());
             free(std::hint::black_box(block), layout);
-            // The compiler knows that the block is released, and could assume any content: hide where the pointer is from.
+            // The compiler knows that the block is released, and could assume any content: hide where the pointer is
+            // from.
             let block = std::hint::black_box(block);
             let left = (64..4000).filter(|i| std::ptr::read_volatile(block.add(*i)) == 0xa5).count();
             ZeroOnFree.dealloc(guard, layout);

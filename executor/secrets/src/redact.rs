@@ -41,10 +41,10 @@ const NAME_MAX: usize = 128;
 /// Maximum number of names in one warning.
 const NAMES_MAX: usize = 50;
 
-/// A value to mask.
+/// A secret value to mask, with its name.
 #[derive(Clone, Copy)]
 pub struct Watched<'a> {
-    /// Name for the marker; not secret.
+    /// Name in the marker that replaces the value; not secret.
     pub name: &'a str,
     pub value: &'a [u8],
 }
@@ -55,8 +55,7 @@ impl std::fmt::Debug for Watched<'_> {
     }
 }
 
-/// Finds and masks a set of values. `Debug` does not print them; the allocator overwrites the memory
-/// on drop.
+/// Finds and masks a set of values. `Debug` does not print the values; the allocator overwrites their memory on drop.
 pub struct Redactor {
     bytes: Vec<u8>,
     matcher: Matcher,
@@ -143,7 +142,7 @@ impl Redactor {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// Masks complete bytes.
+    /// Masks a complete byte string.
     pub fn masked(&self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         let mut stream = Stream::default();
@@ -165,7 +164,7 @@ pub fn warnings<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a
     evaluate(mode, values).1.reported(shortest(mode))
 }
 
-/// Returns the values that are long enough, and warnings about the others.
+/// Returns the values that are long enough to be masked, and warnings about the other values.
 fn evaluate<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> (Vec<Value<'a>>, Warnings<'a>) {
     let mut warnings = Warnings::default();
     let values = values.into_iter().filter(|_| mode != Redaction::None);
@@ -182,11 +181,11 @@ fn shortest(mode: Redaction) -> usize {
     }
 }
 
-/// A value that is long enough.
+/// A value that is long enough to be masked.
 struct Value<'a> {
     name: &'a str,
     content: &'a [u8],
-    /// White space after the value.
+    /// White space that follows the value in the original content.
     followed: &'a [u8],
 }
 

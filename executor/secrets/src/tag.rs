@@ -7,7 +7,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-/// Length of a key in bytes.
+/// Length of a digest key in bytes.
 const KEY: usize = 32;
 
 /// Key of request digests. Prints as `[REDACTED]`.
@@ -20,7 +20,7 @@ pub struct TagKey(Zeroizing<[u8; KEY]>);
 pub struct BadKey(usize);
 
 impl TagKey {
-    /// Generates a new key.
+    /// Generates a new random key.
     ///
     /// # Errors
     /// Returns an error if the kernel has no randomness.

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 pub struct Token(Zeroizing<Vec<u8>>);
 
 impl Token {
-    /// Generates a token for a container.
+    /// Generates a runtime token for a container.
     ///
     /// # Errors
     /// Returns an error if the kernel has no randomness.

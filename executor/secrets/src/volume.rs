@@ -87,11 +87,11 @@ pub struct Volume {
     held: RefCell<Vec<OwnedFd>>,
 }
 
-/// Receives each file while it is open for writing. The process that writes the files is a short-lived helper, so it
-/// passes them to a process that keeps them open.
+/// Receives the descriptor of each file, which is open for writing. A short-lived helper writes the files, and passes
+/// the descriptors to a process that keeps the files open.
 pub type Pass<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<()> + 'a;
 
-/// Default owner of the files.
+/// Owner and default group of secret files.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// User id on the host.
@@ -104,7 +104,7 @@ pub struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: u32,
-    /// Group id on the host.
+    /// Group id on the host. The group gets the permissions for groups in the mode.
     pub gid: u32,
 }
 

@@ -9,7 +9,7 @@ use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Pressure, Usage};
 
 use crate::kernel_file;
 
-/// Reads the counters of a cgroup of version 1. `directory` returns its directory in the hierarchy of a controller.
+/// Reads the counters of a cgroup of version 1. `directory` returns the cgroup's directory in a controller's hierarchy.
 /// Returns `None` if the cgroup does not exist.
 pub fn of_v1(directory: impl Fn(&str) -> Option<PathBuf>) -> Option<Usage> {
     let files = |controller: &str| directory(controller).map(UsageFiles);
@@ -58,7 +58,7 @@ pub fn of_v2(directory: &Path) -> Option<Usage> {
     })
 }
 
-/// The files of a cgroup's directory.
+/// Reader of the files in a cgroup's directory.
 struct UsageFiles(PathBuf);
 
 impl UsageFiles {

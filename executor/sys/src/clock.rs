@@ -22,7 +22,7 @@ pub fn steady() -> Timestamp {
     Timestamp(date.0.saturating_add(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Returns the age of a process that started at `start_time`, in clock ticks since boot.
+/// Returns the age of a process. `start_time` is the time at which the process started, in clock ticks since boot.
 pub fn age_of(start_time: u64) -> Duration {
     let ticks = rustix::param::clock_ticks_per_second().max(1);
     let start = Duration::from_nanos((u128::from(start_time) * 1_000_000_000 / u128::from(ticks)) as u64);

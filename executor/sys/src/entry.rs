@@ -1,4 +1,5 @@
-//! Enters a running container: its namespaces and its user, and creates a process in it.
+//! Enters the namespaces of a running container, adopts the credentials of a container user, and creates a process
+//! there.
 //!
 //! The executor's process adopts the container's restrictions *before* it becomes visible in the container: it enters
 //! every namespace and drops every privilege that the container lacks. Only then does it create a process in the
@@ -72,8 +73,8 @@ pub fn enter(
 }
 
 /// Moves the calling process into a new mount namespace, a copy of the current namespace. Later mounts are visible only
-/// to this process and its children. If `namespaces` has a user namespace, the process, which has already entered it,
-/// becomes its root, so that new files have an owner that is mapped in the container.
+/// to this process and its children. If `namespaces` has a user namespace, which the process must already have entered,
+/// the process becomes root of that namespace. New files then have an owner that is mapped in the container.
 ///
 /// # Errors
 /// Returns an error if the caller lacks privilege.

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// Minimum age of a file's last change. A second change within the clock resolution of the file system would not be
-/// detected.
+/// Minimum age of a file's last change for later changes to be detected with certainty. A change that follows within
+/// the resolution of the file system's clock could have the same time.
 const AGE_MIN: Duration = Duration::from_secs(2);
 
 /// Properties that differ after a file was replaced or changed.

@@ -12,10 +12,10 @@ pub fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Permanently fills the current holes of the heap. Later allocations are then placed behind existing allocations, so
+/// Permanently fills the current holes of the heap. Later allocations are then placed after existing allocations, so
 /// forked processes do not write to pages that contain their parent's data, and these pages stay shared.
 ///
-/// The parent's heap grows by up to 0.2 MB of address space. Most of it is never touched and uses no memory.
+/// The parent's heap grows by up to 0.2 MB of address space. Most of this space is never touched and uses no memory.
 pub fn fill_holes() {
     let end = end();
     let mut length = PIECE_MAX;

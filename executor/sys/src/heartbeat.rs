@@ -18,7 +18,7 @@ use crate::memfile::MemFile;
 /// Layout of the shared memory.
 #[repr(C)]
 struct Signs {
-    /// Number of loop iterations.
+    /// Number of iterations of the process's loop.
     turns: AtomicU64,
     /// Deadline of the next iteration in nanoseconds of the monotonic clock, or 0 while the process is idle.
     until: AtomicU64,
@@ -79,7 +79,7 @@ impl Heartbeat {
         self.signs().until.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the number of loop iterations.
+    /// Returns the number of iterations of the process's loop.
     pub fn turns(&self) -> u64 {
         self.signs().turns.load(Ordering::Relaxed)
     }

@@ -24,8 +24,8 @@ pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
 }
 
 /// Checks that a part of a file does not consist mostly of holes. The part may have `ratio` bytes for each stored byte,
-/// plus `free` bytes. If the part is longer, returns the permitted number of bytes. Stops as early as possible. Moves
-/// the file position.
+/// plus `free` bytes. If the part is longer, returns the permitted number of bytes, otherwise `None`. Stops as early as
+/// possible. Moves the file position.
 ///
 /// # Errors
 /// Returns the same errors as [`next_stored`].

@@ -1,9 +1,9 @@
 //! Implements memory files, which pass secrets between processes by descriptor.
 //!
 //! A memory file has no name on any file system. The size is fixed by seals, because a peer that shrinks the file could
-//! crash a reader with SIGBUS. The file is written once, so that one wipe reaches every holder of the descriptor. The
-//! sender may continue to write to the file, so readers work on a private copy that is overwritten after use. Mapped
-//! memory is locked if the limit on locked memory allows it.
+//! crash a reader with SIGBUS. All processes that have the descriptor share one copy of the content, so that one wipe
+//! is sufficient. The sender may continue to write to the file, so readers work on a private copy that is overwritten
+//! after use. Mapped memory is locked if the limit on locked memory allows it.
 
 use std::ffi::c_void;
 use std::io::{self, IoSlice};

@@ -17,11 +17,11 @@ use crate::open::open_resolved;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
     pub read_only: bool,
-    /// Ignore set-user-id bits.
+    /// Ignore set-user-id bits of files on the mount.
     pub no_suid: bool,
-    /// Ignore device nodes.
+    /// Do not open device nodes on the mount.
     pub no_dev: bool,
-    /// Forbid execution of programs.
+    /// Forbid execution of programs on the mount.
     pub no_exec: bool,
     /// Also apply to the mounts below this mount.
     pub recursive: bool,
@@ -161,7 +161,7 @@ pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive:
 /// Propagation of mounts between a mount and its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// No mount propagates.
+    /// Mounts do not propagate to or from this mount.
     Private,
     /// Mounts propagate from the former peers, and not to them.
     Slave,

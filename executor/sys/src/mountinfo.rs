@@ -24,7 +24,7 @@ pub struct Mount {
     pub root: PathBuf,
     /// Mount point, relative to the root of the process.
     pub point: PathBuf,
-    /// Options of the mount.
+    /// Options of the mount, such as `ro` and `nosuid`.
     pub attributes: String,
     /// File system type.
     pub kind: String,

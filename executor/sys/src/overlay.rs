@@ -15,8 +15,8 @@ use rustix::mount::{
 
 use crate::mount::attach;
 
-/// Maximum number of lower directories. Docker's limit on image layers is 127. The options of mount(2) fit in one page.
-/// One page has room for 200 names like `/proc/self/fd/1000`.
+/// Maximum number of lower directories. Docker's limit on image layers is 127. The options of mount(2) must fit into
+/// one page, which can hold 200 names like `/proc/self/fd/1000`.
 pub const LOWER_MAX: usize = 200;
 /// Mount source, as shown in mountinfo.
 const SOURCE: &str = "executor-rootfs";

@@ -24,7 +24,7 @@ pub struct Credentials {
     pub bounding: CapsHashSet,
     /// Inheritable and ambient capabilities.
     pub ambient: CapsHashSet,
-    /// True if no_new_privs is not set.
+    /// True if the process may gain privileges, so that no_new_privs is not set.
     pub new_privileges: bool,
 }
 

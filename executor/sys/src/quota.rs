@@ -1,4 +1,4 @@
-//! Sets project quotas: all files below a directory count against one project id. Project quotas require ext4 or XFS,
+//! Sets project quotas, which limit the total of all files below a directory. Project quotas require ext4 or XFS,
 //! mounted with project quotas.
 
 use std::io;

@@ -3,8 +3,8 @@
 //! Received descriptors are close-on-exec. A truncated message, in bytes or in descriptors, is an error and never a
 //! partial message. If the peer has closed, sending returns EPIPE and never causes a signal.
 //!
-//! Each end decides on its own whether its calls block, by a flag in each call. O_NONBLOCK is not used, because it
-//! belongs to the open file description. A peer that passed the socket shares this description.
+//! Whether a call blocks depends on a flag in the call, so one end cannot make calls of the other end block. O_NONBLOCK
+//! is not used, because it belongs to the open file description. A peer that passed the socket shares this description.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -41,7 +41,7 @@ pub struct Seqpacket {
 pub struct SeqpacketListener(OwnedFd);
 
 impl Seqpacket {
-    /// Creates a connected pair.
+    /// Creates a pair of connected sockets.
     ///
     /// # Errors
     /// Returns an error if descriptors run out.
@@ -77,7 +77,7 @@ impl Seqpacket {
         Ok(connection)
     }
 
-    /// Returns the pid of the process that listens or that made the pair. Returns 0 for a process of another pid
+    /// Returns the pid of the process that created the listener or the pair. Returns 0 for a process of another pid
     /// namespace.
     ///
     /// # Errors

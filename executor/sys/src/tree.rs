@@ -2,7 +2,7 @@
 //!
 //! The standard library uses a descriptor and a stack frame per level, so an attacker who nests directories could
 //! exhaust both. This walk goes up through `..` instead. But a process with write access can move a directory elsewhere
-//! while the walk empties it. So before the walk removes anything in the directory behind `..`, it compares that
+//! while the walk empties it. So before the walk removes anything in the directory that `..` leads to, it compares that
 //! directory with the directory through which it came. If they differ, the walk restarts at the top.
 
 use std::ffi::{CStr, CString, OsStr};
@@ -72,7 +72,7 @@ impl Identity {
     }
 }
 
-/// A walk down from the top.
+/// One attempt to remove a tree, which starts at the top of the tree.
 struct RemovalWalk<'a> {
     top: BorrowedFd<'a>,
     /// Directories from the top to the current directory, each with its identity and its name in the parent.
@@ -82,7 +82,7 @@ struct RemovalWalk<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum WalkStep {
-    /// The walk continues.
+    /// The tree still exists, and the walk continues.
     On,
     /// The tree no longer exists.
     Done,

@@ -16,9 +16,9 @@ const BLOCK: u64 = 512;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeSize {
-    /// Bytes on the disk.
+    /// Bytes of the tree on the disk.
     pub bytes: u64,
-    /// Number of inodes.
+    /// Number of inodes of the tree.
     pub inodes: u64,
 }
 

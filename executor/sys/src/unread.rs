@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Returns the number of bytes that the peer has not read, including kernel overhead per buffer. Returns 0 if the peer
-/// has read everything or has closed.
+/// has read everything or has closed its socket.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not a socket.

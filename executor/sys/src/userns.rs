@@ -14,10 +14,11 @@ use rustix::pipe::PipeFlags;
 use crate::privileges;
 use crate::process::{self, Fork, OneThread};
 
-/// Creates a user namespace whose user and group ids 0 to `size` - 1 map to the host ids from `start` on. The namespace
-/// is owned by `start`, its own root. The owner of a namespace has every capability over it, even if the owner is
-/// unprivileged. An unprivileged host root (a service, a container with host ids) must have none, so root is not the
-/// owner. The child becomes a zombie, which the caller must reap.
+/// Creates a user namespace whose user and group ids 0 to `size` - 1 map to the host ids from `start` on. The owner of
+/// the namespace is the host id `start`, which is also its root. The owner of a namespace has every capability over it,
+/// even if the owner is unprivileged. The host's root is not the owner, because it can be unprivileged (a service, a
+/// container with host ids) and must then have none of these capabilities. The process that creates the namespace is a
+/// child of the caller, and becomes a zombie, which the caller must reap.
 ///
 /// # Errors
 /// Returns an error if the kernel creates no user namespace (`user.max_user_namespaces`, or a kernel without them), if

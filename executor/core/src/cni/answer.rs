@@ -54,18 +54,18 @@ impl Address {
 /// Name servers and domains for resolv.conf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
-    /// Addresses of name servers.
+    /// Addresses of the name servers that the container queries.
     pub servers: Vec<IpAddr>,
-    /// Domains to search.
+    /// Search domains of the resolver.
     pub searches: Vec<String>,
-    /// Options of the resolver.
+    /// Options of the resolver, as in resolv.conf(5).
     pub options: Vec<String>,
 }
 
 /// Addresses from the result of a network's plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// Addresses of the container.
+    /// Addresses of the container's interface.
     pub own: Vec<Address>,
     /// Addresses of the gateways.
     pub gateways: Vec<IpAddr>,
@@ -155,7 +155,7 @@ fn address_of(value: &Value, name: &str) -> Result<Option<IpAddr>, String> {
     }
 }
 
-/// A plugin's failure, with its own error message.
+/// Failure that a plugin reported, with the plugin's error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFailure {
     /// Error code; 0 if there was none. Codes below 100 are defined by the specification.

@@ -1,5 +1,5 @@
-//! Attachments of containers to networks. Each attachment is stored on disk before ADD, so that a later process can
-//! undo the attachment with DEL.
+//! Defines attachments of containers to networks. Each attachment is stored on disk before ADD, so that a later process
+//! can undo the attachment with DEL.
 
 use std::path::PathBuf;
 
@@ -37,12 +37,12 @@ pub struct Attachment {
     pub arguments: Vec<CniArgument>,
     /// Result of the plugins that ADD has run so far.
     pub result: Option<Value>,
-    /// Progress of the attachment.
+    /// Progress of ADD or DEL.
     #[serde(default)]
     pub progress: Progress,
 }
 
-/// Progress of an attachment.
+/// Progress of ADD or DEL for an attachment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
     /// ADD has not completed, or has failed.

@@ -15,7 +15,7 @@ const NAME_MAX: usize = 128;
 /// Maximum number of versions that a configuration may list.
 const VERSIONS_MAX: usize = 32;
 
-/// A configured network.
+/// A CNI network that the operator has configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CniNetwork {
     /// Name of the network, under which plugins keep their state.
@@ -32,7 +32,7 @@ pub struct CniNetwork {
     pub disable_gc: bool,
 }
 
-/// A plugin of a network.
+/// A plugin in the configuration of a CNI network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plugin {
     /// Name of the plugin's program (`type`).

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{CniNetwork, Plugin, Version};
 use crate::plan::{CniArgument, CniBandwidth, CniOptions, Connectivity, Protocol, PublishedPort};
 
-/// Command of a plugin.
+/// Command that a plugin executes (CNI_COMMAND).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Connect the container.
@@ -43,7 +43,8 @@ pub struct Capabilities(pub Map<String, Value>);
 
 /// Name of the capability of publishing ports.
 const PORTS: &str = "portMappings";
-/// Argument of every call: with it, plugins ignore arguments that they do not support.
+/// Element of CNI_ARGS that is passed in every call of a plugin. It lets plugins ignore arguments that they do not
+/// support.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown=1";
 
 /// Returns the value of CNI_ARGS.

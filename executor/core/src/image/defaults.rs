@@ -15,15 +15,15 @@ use crate::limits::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX};
 use crate::text::printable;
 use crate::violation::Violation;
 
-/// Maximum number of volumes.
+/// Maximum number of volumes that an image may declare.
 const VOLUMES_MAX: usize = 64;
 
 /// Defaults of a container from an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageDefaults {
-    /// First part of the command.
+    /// Entrypoint: the program and its first arguments.
     pub entrypoint: Vec<String>,
-    /// Second part of the command, if the request has no arguments.
+    /// Cmd: arguments after the entrypoint, if the request has no arguments.
     pub cmd: Vec<String>,
     /// Environment variables as name and value, each name once.
     pub env: Vec<(String, String)>,
@@ -31,7 +31,7 @@ pub struct ImageDefaults {
     pub working_dir: String,
     /// User as `user[:group]`; empty for root.
     pub user: String,
-    /// Stop signal; unset for SIGTERM.
+    /// Number of the stop signal; unset for SIGTERM.
     pub stop_signal: Option<i32>,
     /// Labels of the image.
     pub labels: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Digests, which identify images, layers and blobs (image-spec, `descriptor.md`).
+//! Parses digests, which identify images, layers and blobs (image-spec, `descriptor.md`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,9 +49,9 @@ pub enum BadDigest {
     /// The digest is too short or too long.
     #[error("has {is} hexadecimal digits; {algorithm} requires {must}")]
     Length {
-        /// Number of digits.
+        /// Number of hexadecimal digits in the digest.
         is: usize,
-        /// Name of the algorithm.
+        /// Name of the digest's algorithm.
         algorithm: &'static str,
         /// Number of digits that the algorithm requires.
         must: usize,

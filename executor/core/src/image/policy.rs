@@ -153,7 +153,7 @@ fn verdict(allowed: bool, refused: impl FnOnce() -> (String, &'static str)) -> R
     Err(Forbidden { what, key })
 }
 
-/// Parses a list of patterns.
+/// Parses a list of patterns of repositories.
 ///
 /// # Errors
 /// Returns every invalid pattern, or an error if there are too many.

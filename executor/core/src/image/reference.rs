@@ -72,10 +72,10 @@ pub enum Fault {
     /// The reference begins with no known scheme.
     #[error("must begin with `docker://`, `oci:`, `oci-archive:` or `docker-archive:`")]
     Scheme,
-    /// The reference is too long.
+    /// The reference is too long; holds its length in bytes.
     #[error("is {0} bytes; the maximum is {REFERENCE_MAX}")]
     Length(usize),
-    /// The name is the id of an image.
+    /// The reference is the id of an image instead of a name.
     #[error("is an image id (64 hexadecimal digits); use a name")]
     Id,
     /// The reference has no repository.
@@ -89,7 +89,7 @@ pub enum Fault {
         "repository component `{0}` is not valid: use a-z and 0-9, separated by `.`, `_`, `__` or any number of `-`"
     )]
     Component(String),
-    /// The name is too long.
+    /// Registry and repository together are too long; holds their length in bytes.
     #[error("registry and repository are {0} bytes; the maximum is {NAME_MAX}")]
     NameLength(usize),
     /// The tag is invalid.
@@ -222,7 +222,7 @@ impl ImageReference {
     }
 }
 
-/// Prefix of a reference.
+/// Scheme at the beginning of a reference.
 #[derive(Clone, Copy)]
 enum Scheme {
     Registry,

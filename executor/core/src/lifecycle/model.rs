@@ -46,7 +46,7 @@ struct World {
     shim: bool,
     launcher: bool,
     daemon: bool,
-    /// State in the record on disk.
+    /// State in the container's record on disk.
     record: State,
     /// True if the exit record is on disk.
     exit_record: bool,
@@ -131,7 +131,7 @@ impl World {
         self.reported.extend(advance(now, seen, self.ran));
     }
 
-    /// Checks the invariants.
+    /// Checks that nothing is reported as completed before the wipe, and that the records agree.
     fn check(&self) -> Result<(), String> {
         let reported = |state| self.reported.iter().filter(|one| **one == state).count();
         let rules = [

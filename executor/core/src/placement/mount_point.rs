@@ -22,7 +22,7 @@ const RELATIVE_DEPTH_MAX: usize = 64;
 /// A mount of secret files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint {
-    /// Absolute path in the container.
+    /// Absolute path of the mount point in the container.
     pub target: PathBuf,
     /// Files that the mount shows.
     pub content: Content,

@@ -14,7 +14,7 @@ pub struct VolumeSize {
 }
 
 impl VolumeSize {
-    /// Adds room for one more file of this size, in a separate directory.
+    /// Adds the space for one more file of this size, in a separate directory.
     #[must_use]
     pub fn and_a_file_of(self, bytes: u64, page: u64) -> Self {
         Self { bytes: self.bytes + bytes.div_ceil(page).max(1) * page, inodes: self.inodes + 2 }

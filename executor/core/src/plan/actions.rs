@@ -20,7 +20,7 @@ pub struct Actions {
     /// Action that runs before `action`. If it fails, the container exits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<Action>,
-    /// Main action.
+    /// Main action of the container.
     pub action: Action,
     /// Actions that run at the same time as the main action. When one of these actions or the main action completes,
     /// the others are cancelled.
@@ -37,9 +37,9 @@ pub struct Actions {
 /// Limits of a sidecar, in addition to the limits of its container; 0 = no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SidecarLimits {
-    /// Bytes of memory, swap included.
+    /// Limit on bytes of memory, swap included.
     pub memory_bytes: u64,
-    /// Number of processes and threads.
+    /// Limit on the number of processes and threads.
     pub pids: u64,
 }
 
@@ -59,20 +59,20 @@ pub enum Action {
     Parallel(Vec<Action>),
     /// Executes actions concurrently. When one finishes for any reason, the others are cancelled and this action fails.
     Codependent(Vec<Action>),
-    /// Succeeds even if its action fails.
+    /// Runs an action, and succeeds even if the action fails.
     Try(Box<Action>),
-    /// Cancels its action after a time, and then fails.
+    /// Runs an action. If the action is still running after a time, cancels the action and fails.
     Timeout {
         /// Action with the time limit.
         action: Box<Action>,
-        /// Timeout.
+        /// Time after which the action is cancelled.
         after: Duration,
     },
-    /// Writes messages to the log.
+    /// Runs an action, and writes messages about it to the log.
     EmitProgress {
         /// Action that the messages are about.
         action: Box<Action>,
-        /// Messages to write.
+        /// Messages that are written to the log.
         messages: Messages,
     },
 }
@@ -80,11 +80,11 @@ pub enum Action {
 /// Messages of an [`Action::EmitProgress`]. Empty messages are not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
-    /// Written at the start.
+    /// Message at the start of the action.
     pub start: String,
-    /// Written after success.
+    /// Message after the success of the action.
     pub success: String,
-    /// Written after a failure, followed by the reason.
+    /// Message after a failure of the action, followed by the reason.
     pub failure_prefix: String,
     /// Log source of the messages.
     pub log_source: String,
@@ -130,7 +130,8 @@ impl Action {
 }
 
 impl Actions {
-    /// Returns the trees with their paths, in the order in which they start.
+    /// Returns the setup action, the main action and the sidecars, each with its path, in the order in which they
+    /// start.
     pub fn roots(&self) -> impl Iterator<Item = (String, &Action)> {
         let setup = self.setup.iter().map(|setup| (SETUP.to_owned(), setup));
         let sidecars = self.sidecars.iter().enumerate();

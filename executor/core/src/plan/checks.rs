@@ -18,7 +18,7 @@ pub const HEALTHY_DEFAULT: u32 = 1;
 /// default, 1, a program that does not respond for one second would be terminated.
 pub const UNHEALTHY_DEFAULT: u32 = 3;
 
-/// Checks of a container.
+/// Health checks of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
     /// Checks that must pass before all other checks run. If empty, the liveness checks have this purpose.
@@ -38,7 +38,7 @@ pub struct Checks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MonitorForm {
-    /// The checks are not from a monitor.
+    /// The liveness checks were not created from a monitor action.
     #[default]
     None,
     /// The programs run serially: the first failure is reported.
@@ -80,10 +80,10 @@ pub enum Probe {
     Exec(ExecProbe),
 }
 
-/// An HTTP request.
+/// An HTTP request that is sent to the container as a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpProbe {
-    /// Port of the container.
+    /// Port of the container to which the request is sent.
     pub port: u16,
     /// Path with its query; in a draft, empty = `/`.
     pub path: String,
@@ -100,7 +100,7 @@ impl HttpProbe {
     }
 }
 
-/// A program in the container.
+/// A program that is executed in the container as a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecProbe {
     /// Path or name of the program.
@@ -133,7 +133,7 @@ impl Checks {
         !self.startup.is_empty() || !self.liveness.is_empty()
     }
 
-    /// Returns all checks.
+    /// Returns the startup, liveness and readiness checks.
     pub fn all(&self) -> impl Iterator<Item = &Check> {
         self.startup.iter().chain(&self.liveness).chain(&self.readiness)
     }

@@ -1,4 +1,4 @@
-//! Settings of a pod for the CNI plugins of its network.
+//! Defines the settings of a pod for the CNI plugins of its network.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct CniOptions {
     /// Arguments in CNI_ARGS, in this order.
     pub arguments: Vec<CniArgument>,
-    /// Capability `bandwidth`.
+    /// Traffic limits for the capability `bandwidth`.
     pub bandwidth: Option<CniBandwidth>,
     /// Capability `cgroupPath`; unset if empty.
     pub cgroup_path: String,
@@ -32,10 +32,10 @@ pub struct CniArgument {
 pub struct CniBandwidth {
     /// Bits per second to the pod.
     pub ingress_rate: u64,
-    /// Burst to the pod, in bits.
+    /// Burst of the traffic to the pod, in bits.
     pub ingress_burst: u64,
     /// Bits per second from the pod.
     pub egress_rate: u64,
-    /// Burst from the pod, in bits.
+    /// Burst of the traffic from the pod, in bits.
     pub egress_burst: u64,
 }

@@ -1,4 +1,4 @@
-//! Network settings of a container.
+//! Defines the network settings of a container: kind of network, published ports, egress, and names.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub struct PublishedPort {
     pub host_port: u16,
     /// Container port, 1 to 65535.
     pub container_port: u16,
-    /// Transport protocol.
+    /// Transport protocol of the port.
     pub protocol: Protocol,
 }
 
@@ -94,9 +94,9 @@ pub struct Connectivity {
     pub network_aliases: Vec<String>,
     /// Addresses of name servers. If empty, the name servers of the CNI result are used.
     pub dns_servers: Vec<IpAddr>,
-    /// Domains to search.
+    /// Search domains of the resolver.
     pub dns_searches: Vec<String>,
-    /// Options of the resolver.
+    /// Options of the resolver, as in resolv.conf(5).
     pub dns_options: Vec<String>,
     /// True if executord answers queries for names on the gateways of the container's network, if this is a built-in
     /// network.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Protocol of a rule.
+/// Protocol of the connections that a rule allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EgressProtocol {
@@ -38,7 +38,7 @@ impl EgressProtocol {
 /// A range of addresses, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressRange {
-    /// First address.
+    /// First address of the range.
     pub first: IpAddr,
     /// Last address, of the same family as the first.
     pub last: IpAddr,
@@ -47,18 +47,18 @@ pub struct AddressRange {
 /// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
-    /// First port.
+    /// First port of the range.
     pub first: u16,
-    /// Last port.
+    /// Last port of the range.
     pub last: u16,
 }
 
 /// ICMP messages of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IcmpMessages {
-    /// ICMP type.
+    /// Type of the ICMP messages.
     pub kind: u8,
-    /// ICMP code; every code if unset.
+    /// Code of the ICMP messages; every code if unset.
     pub code: Option<u8>,
 }
 
@@ -125,7 +125,7 @@ pub enum BadRange {
     /// The ends are of different families.
     #[error("mixes IPv4 and IPv6")]
     Mixed,
-    /// The end is before the start.
+    /// The last address is before the first address.
     #[error("has an end that is before its start")]
     Order,
 }

@@ -21,7 +21,7 @@ pub struct HostOptions {
     pub cpus: String,
     /// Memory nodes, in the kernel's list format; all memory nodes of the host if empty.
     pub memory_nodes: String,
-    /// Adjustment of the OOM score; if unset, the launcher's own adjustment.
+    /// Adjustment of the OOM score; 0 if unset.
     pub oom_score_adj: Option<i32>,
     /// Limits of each process, in the order of the request.
     pub ulimits: Vec<Ulimit>,

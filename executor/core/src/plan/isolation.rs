@@ -35,11 +35,11 @@ pub enum UserNamespace {
 /// Range of ids in a container and on the host, for users and groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdMapping {
-    /// First id in the container.
+    /// First id of the range in the container.
     pub container_id: u32,
-    /// First id on the host.
+    /// First id of the range on the host.
     pub host_id: u32,
-    /// Number of ids.
+    /// Number of ids in the range.
     pub length: u32,
 }
 

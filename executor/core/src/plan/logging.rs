@@ -1,4 +1,4 @@
-//! Settings of a container's log.
+//! Defines the settings of a container's log: rate limits, tags, and a file of the host.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogLimits {
-    /// Bytes per second; 0 keeps nothing.
+    /// Maximum bytes of output per second; 0 keeps no output.
     pub bytes_per_second: Option<u64>,
-    /// Lines per second; 0 keeps nothing.
+    /// Maximum lines of output per second; 0 keeps no output.
     pub lines_per_second: Option<u64>,
 }
 
@@ -26,9 +26,9 @@ impl LogLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Logging {
-    /// Limits in force.
+    /// Limits on the rate at which output is kept.
     pub limits: LogLimits,
-    /// Tags for log forwarders.
+    /// Tags of the log for log forwarders.
     pub tags: BTreeMap<String, String>,
     /// Absolute path of a file of the host that receives the output, too; none if empty.
     pub file: PathBuf,

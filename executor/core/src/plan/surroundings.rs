@@ -19,7 +19,7 @@ pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 /// An empty tmpfs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tmpfs {
-    /// Mount point in the container.
+    /// Mount point of the tmpfs in the container.
     pub path: PathBuf,
     /// Maximum size in bytes. In a draft, 0 = the container's memory limit.
     pub bytes: u64,
@@ -36,9 +36,9 @@ pub struct Tmpfs {
 /// A line of /etc/hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtraHost {
-    /// Host name.
+    /// Host name that is resolved.
     pub name: String,
-    /// IP address of the name.
+    /// IP address of the host name.
     pub address: IpAddr,
 }
 

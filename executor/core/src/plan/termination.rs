@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Default path of the file.
+/// Default path of the file for the termination message.
 pub const TERMINATION_PATH_DEFAULT: &str = "/dev/termination-log";
 /// Prefix that a file directly below /dev must have.
 pub const TERMINATION_DEV_PREFIX: &str = "/dev/termination-";

@@ -96,13 +96,13 @@ pub struct PlannedTransfer {
     pub direction: Direction,
     /// Name of the artifact, for the log and for errors; may be empty.
     pub artifact: String,
-    /// Path in the container.
+    /// Path of the downloaded or uploaded files in the container.
     pub path: String,
     /// User that reads or writes the files.
     pub user: UserRef,
     /// Log source of the transfer's log lines.
     pub log_source: String,
-    /// Expected checksum of a download.
+    /// Expected checksum of a download, if the request has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<Checksum>,
     /// Key of a download in the artifact cache; empty if it is not cached.

@@ -14,7 +14,7 @@ pub const VOLUME_MODE_DEFAULT: u32 = 0o1777;
 /// A directory that is mounted into a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// Mount point in the container.
+    /// Mount point of the volume in the container.
     pub path: PathBuf,
     /// Source of the volume's content.
     pub source: VolumeSource,
@@ -43,9 +43,9 @@ pub enum VolumeSource {
 /// A path of the host, and how it is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPath {
-    /// Absolute path.
+    /// Absolute path on the host.
     pub path: PathBuf,
-    /// Propagation of later mounts.
+    /// Propagation of later mounts below the path.
     pub propagation: Propagation,
     /// True if the mounts below the path are included.
     pub recursive: bool,
@@ -72,10 +72,10 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// A new directory.
+/// A new directory that is mounted as a volume and removed with the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmptyVolume {
-    /// Disk or memory.
+    /// Medium of the directory: disk or memory.
     pub medium: Medium,
     /// Maximum size in bytes. On disk, 0 means that the volume shares the limit of the writable layer. In memory, 0 in
     /// a draft means the container's memory limit.
@@ -91,17 +91,17 @@ pub struct EmptyVolume {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
-    /// The disk of the state directory.
+    /// The disk of the executor's state directory.
     #[default]
     Disk,
-    /// The container's memory.
+    /// Memory of the container, on a tmpfs.
     Memory,
 }
 
 /// An image whose files are the content of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeImage {
-    /// Reference in the request.
+    /// Reference of the image in the request.
     pub reference: String,
     /// Digest of the manifest, `sha256:HEX`.
     pub digest: String,

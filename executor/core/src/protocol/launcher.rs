@@ -1,4 +1,4 @@
-//! Requests from the daemon to the launcher, and the launcher's replies.
+//! Defines the requests from the daemon to the launcher, and the launcher's replies.
 
 use prost::{Message, Oneof};
 
@@ -22,7 +22,7 @@ pub struct LauncherRequest {
 /// Calls from the daemon to the launcher.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum LauncherCall {
-    /// The first request on a connection.
+    /// Introduce the daemon. This is the first request on a connection.
     #[prost(message, tag = "2")]
     Hello(Hello),
     /// Fork a shim for a container.
@@ -61,7 +61,7 @@ pub enum LauncherCall {
     /// Open the sockets of the name server of a built-in network.
     #[prost(message, tag = "342")]
     OpenNameSockets(OpenNameSockets),
-    /// Measure the layer store.
+    /// Measure the size of all stored layers.
     #[prost(message, tag = "470")]
     MeasureLayers(MeasureLayers),
 }
@@ -69,7 +69,7 @@ pub enum LauncherCall {
 /// Introduces the daemon to the launcher.
 #[derive(Clone, PartialEq, Message)]
 pub struct Hello {
-    /// [`VERSION`](crate::protocol::VERSION).
+    /// Version of the messages of the daemon: [`VERSION`](crate::protocol::VERSION).
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Key of the request digests, if the daemon received a key from an earlier launcher; otherwise empty.
@@ -81,7 +81,7 @@ pub struct Hello {
     pub configuration: Option<ConfigurationDigests>,
 }
 
-/// Starts a container. Descriptors accompany the call.
+/// Starts a container. The descriptors [`LAUNCH_FDS`](crate::protocol::LAUNCH_FDS) accompany the request.
 #[derive(Clone, PartialEq, Message)]
 pub struct Launch {
     /// Id of the container, as in the plan.
@@ -119,7 +119,7 @@ pub struct Remove {
     pub container_id: String,
 }
 
-/// Makes the launcher exit.
+/// Makes the launcher exit if no container is left.
 #[derive(Clone, PartialEq, Message)]
 pub struct Shutdown {}
 
@@ -164,10 +164,10 @@ pub struct MeasureLayers {}
 /// Size of all stored layers.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct LayersMeasured {
-    /// Bytes on the disk.
+    /// Bytes of all layers on the disk.
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
-    /// Number of inodes.
+    /// Number of inodes of all layers.
     #[prost(uint64, tag = "2")]
     pub inodes: u64,
 }
@@ -189,10 +189,10 @@ pub enum LauncherAnswer {
     /// Reply to [`Hello`]: every container without a live shim now has an exit record.
     #[prost(message, tag = "2")]
     Welcome(Welcome),
-    /// The call succeeded.
+    /// The request succeeded, and its reply has no content.
     #[prost(message, tag = "3")]
     Done(Done),
-    /// The call was refused.
+    /// The request was refused or failed.
     #[prost(message, tag = "4")]
     Refused(Refused),
     /// Unsolicited (sequence 0): a shim exited before its container; the launcher has finished the container.
@@ -207,13 +207,13 @@ pub enum LauncherAnswer {
     /// Reply to [`ListNetworks`].
     #[prost(message, tag = "340")]
     NetworksListed(NetworksListed),
-    /// Response to [`CheckNetwork`].
+    /// Reply to [`CheckNetwork`].
     #[prost(message, tag = "341")]
     NetworkChecked(NetworkChecked),
-    /// Response to [`OpenNameSockets`].
+    /// Reply to [`OpenNameSockets`].
     #[prost(message, tag = "342")]
     NameSockets(NameSockets),
-    /// Response to [`MeasureLayers`].
+    /// Reply to [`MeasureLayers`].
     #[prost(message, tag = "470")]
     LayersMeasured(LayersMeasured),
 }
@@ -229,7 +229,7 @@ pub struct Unpacked {
 /// Introduces the launcher to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct Welcome {
-    /// [`VERSION`](crate::protocol::VERSION).
+    /// Version of the messages of the launcher: [`VERSION`](crate::protocol::VERSION).
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Key of the request digests that is now in force.
@@ -255,7 +255,7 @@ pub struct Welcome {
 /// Digests of the parts of a configuration that the daemon and the launcher both read.
 #[derive(Clone, PartialEq, Message)]
 pub struct ConfigurationDigests {
-    /// Digest of each section, by name.
+    /// SHA-256 of each section, by the section's name.
     #[prost(btree_map = "string, bytes", tag = "1")]
     pub sections: SectionDigests,
 }

@@ -23,7 +23,7 @@ pub const NETWORKS_FDS: [&str; 1] = ["networks"];
 /// Maximum size of a [`NetworkList`], in bytes.
 pub const NETWORK_LIST_MAX: u64 = 8 << 20;
 
-/// Requests the networks.
+/// Requests the list of networks that containers can use.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListNetworks {
     /// Names of the networks to list, at most [`NETWORK_NAMES_MAX`]; all if empty.
@@ -69,7 +69,7 @@ pub struct AttachmentCheck {
     /// Id of the container or pod.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// Outcome of the check.
+    /// Number of a [`CheckOutcome`].
     #[prost(enumeration = "CheckOutcome", tag = "2")]
     pub outcome: i32,
     /// Message of the plugin, or the reason why no plugin was called.
@@ -95,7 +95,7 @@ pub enum CheckOutcome {
 /// [`Reason::Precondition`](super::Reason::Precondition) if another program uses a port.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpenNameSockets {
-    /// Name of the network.
+    /// Name of the built-in network.
     #[prost(string, tag = "1")]
     pub network: String,
 }
@@ -116,7 +116,7 @@ pub struct NetworkList {
     pub warnings: Vec<String>,
 }
 
-/// A network.
+/// A network that containers can use.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListedNetwork {
     /// Name that requests use.
@@ -151,7 +151,7 @@ pub struct ListedBridge {
     /// True if the interface exists now.
     #[prost(bool, tag = "2")]
     pub interface_exists: bool,
-    /// Pools of addresses.
+    /// Address pools of the network, in CIDR notation.
     #[prost(string, repeated, tag = "3")]
     pub subnets: Vec<String>,
     /// Host addresses on the network.
@@ -177,7 +177,7 @@ pub struct ListedContainer {
     /// Addresses with their prefix lengths.
     #[prost(string, repeated, tag = "2")]
     pub addresses: Vec<String>,
-    /// Published ports.
+    /// Published ports of the container or pod.
     #[prost(message, repeated, tag = "3")]
     pub ports: Vec<ListedPort>,
 }
@@ -188,10 +188,10 @@ pub struct ListedPort {
     /// Host address; empty for all addresses.
     #[prost(string, tag = "1")]
     pub host_ip: String,
-    /// Host port.
+    /// Port on the host.
     #[prost(uint32, tag = "2")]
     pub host_port: u32,
-    /// Container port.
+    /// Port in the container.
     #[prost(uint32, tag = "3")]
     pub container_port: u32,
     /// Transport protocol: `tcp`, `udp` or `sctp`.

@@ -1,14 +1,14 @@
-//! Results of a request: success, or a refusal with a reason.
+//! Defines the results of a request: success, or a refusal with a reason.
 
 use prost::Message;
 
 use crate::violation::{Violation, ViolationReason};
 
-/// The call succeeded.
+/// Reply to a request that succeeded and returns no data.
 #[derive(Clone, PartialEq, Message)]
 pub struct Done {}
 
-/// A refusal or a failure.
+/// Refusal or failure of a request, with its reason.
 #[derive(Clone, PartialEq, Message)]
 pub struct Refused {
     /// Number of a [`Reason`].
@@ -22,7 +22,7 @@ pub struct Refused {
     pub violations: Vec<FieldViolation>,
 }
 
-/// Violation of a field.
+/// Violation in a field of a request.
 #[derive(Clone, PartialEq, Message)]
 pub struct FieldViolation {
     /// Path of the field, as in the public interface.
@@ -40,7 +40,7 @@ pub struct FieldViolation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Reason {
-    /// An internal error.
+    /// The executor or the host failed, not because of the request.
     Internal = 0,
     /// The request is invalid.
     Invalid = 1,

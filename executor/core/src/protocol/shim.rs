@@ -1,4 +1,4 @@
-//! Requests from the daemon to a shim, and the shim's reports.
+//! Defines the requests from the daemon to a shim, and the shim's reports.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub enum ShimCall {
     /// reply, in this order. Without secret files, the reply is a refusal with only the heartbeat's descriptor.
     #[prost(message, tag = "4")]
     Share(Share),
-    /// Replace the secret files; descriptors accompany the call.
+    /// Replace the secret files; descriptors accompany the request.
     #[prost(message, tag = "5")]
     UpdateFiles(UpdateFiles),
     /// Return the secret inputs, for the holder of the runtime token. A memory file accompanies the reply.
@@ -43,7 +43,7 @@ pub enum ShimCall {
     /// Run one iteration of the event loop. There is no reply: the launcher sees the iteration in the shim's heartbeat.
     #[prost(message, tag = "8")]
     Ping(Ping),
-    /// Replace the egress; a descriptor accompanies the call.
+    /// Replace the egress settings; a descriptor accompanies the request.
     #[prost(message, tag = "40")]
     UpdateEgress(UpdateEgress),
     /// Replace limits of the container.
@@ -73,7 +73,7 @@ pub enum ShimCall {
     /// Report the result of a transfer that executord executed.
     #[prost(message, tag = "101")]
     EndTransfer(EndTransfer),
-    /// Limit the CPU time of a transfer worker. The worker's pidfd accompanies the call.
+    /// Limit the CPU time of a transfer worker. The worker's pidfd accompanies the request.
     #[prost(message, tag = "102")]
     LimitWorker(LimitWorker),
     /// Read the counters of the container. The reply contains the counters.
@@ -184,19 +184,19 @@ pub struct UpdateEgress {}
 /// [`crate::plan::Limits`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct UpdateLimits {
-    /// Bytes of memory.
+    /// Limit on bytes of memory.
     #[prost(uint64, tag = "1")]
     pub memory_bytes: u64,
-    /// Number of processes and threads.
+    /// Limit on the number of processes and threads.
     #[prost(uint64, tag = "2")]
     pub pids: u64,
-    /// CPU time in thousandths of a CPU.
+    /// Limit on CPU time, in thousandths of a CPU.
     #[prost(uint64, tag = "3")]
     pub cpu_millis: u64,
-    /// Share of CPU time, 1 to 10000.
+    /// Weight for the distribution of CPU time, 1 to 10000.
     #[prost(uint32, tag = "4")]
     pub cpu_weight: u32,
-    /// Share of disk bandwidth, 1 to 10000.
+    /// Weight for the distribution of disk bandwidth, 1 to 10000.
     #[prost(uint32, tag = "5")]
     pub io_weight: u32,
     /// Bytes of swap beyond `memory_bytes`; -1 for no limit.
@@ -217,7 +217,7 @@ pub struct UpdateLimits {
     /// CPU time in each period, in microseconds; -1 for no limit.
     #[prost(int64, tag = "443")]
     pub cpu_quota_us: i64,
-    /// Share of CPU time, 2 to 262144.
+    /// Weight for the distribution of CPU time in the unit of cgroup v1 (`cpu.shares`), 2 to 262144.
     #[prost(uint32, tag = "444")]
     pub cpu_shares: u32,
     /// Bytes of huge pages by page size; other sizes are unchanged.
@@ -226,10 +226,10 @@ pub struct UpdateLimits {
     /// Cgroup v2 files; other files are unchanged.
     #[prost(btree_map = "string, string", tag = "446")]
     pub unified: BTreeMap<String, String>,
-    /// CPUs, as a list.
+    /// CPUs, in the kernel's list format.
     #[prost(string, tag = "447")]
     pub cpus: String,
-    /// Memory nodes, as a list.
+    /// Memory nodes, in the kernel's list format.
     #[prost(string, tag = "448")]
     pub memory_nodes: String,
 }
@@ -242,7 +242,8 @@ pub struct Pause {}
 #[derive(Clone, PartialEq, Message)]
 pub struct Resume {}
 
-/// Starts the process of a held container. The reply precedes the start; the state reports its result.
+/// Starts the process of a held container. The shim replies before the start, and reports the result of the start as a
+/// state.
 #[derive(Clone, PartialEq, Message)]
 pub struct Start {}
 
@@ -250,7 +251,7 @@ pub struct Start {}
 #[derive(Clone, PartialEq, Message)]
 pub struct ReopenLog {}
 
-/// Requests a heartbeat.
+/// Requests one iteration of the shim's event loop, which the shim's heartbeat then shows.
 #[derive(Clone, PartialEq, Message)]
 pub struct Ping {}
 
@@ -262,7 +263,7 @@ pub struct UpdateFiles {
     pub signal: i32,
 }
 
-/// Requests the secret inputs.
+/// Requests the secret inputs of the container, with the digest of its runtime token.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReadSecrets {
     /// SHA-256 of the runtime token that was presented.
@@ -270,7 +271,7 @@ pub struct ReadSecrets {
     pub token_digest: Vec<u8>,
 }
 
-/// Requests a second handle of the secret file system.
+/// Requests a second handle of the secret file system, and the heartbeat.
 #[derive(Clone, PartialEq, Message)]
 pub struct Share {}
 
@@ -291,7 +292,7 @@ pub struct Signal {
     /// Id of a process of the container.
     #[prost(string, tag = "1")]
     pub process_id: String,
-    /// Signal number.
+    /// Number of the signal.
     #[prost(int32, tag = "2")]
     pub signal: i32,
 }
@@ -315,10 +316,10 @@ pub enum ShimNews {
     /// each change.
     #[prost(message, tag = "2")]
     Reached(Reached),
-    /// The container could not be created as requested, and is removed; or a request was refused.
+    /// The container could not be created as requested, and is removed. As a reply: the request was refused.
     #[prost(message, tag = "3")]
     Refused(Refused),
-    /// A request succeeded.
+    /// The request succeeded, and its reply has no content.
     #[prost(message, tag = "4")]
     Done(Done),
     /// Reply to [`ReadUsage`].

@@ -1,4 +1,4 @@
-//! Messages between the daemon and the process that holds the CA's key, over a separate connection.
+//! Defines the messages between the daemon and the process that holds the CA's key, over a separate connection.
 //!
 //! The signer first reports whether it can sign: [`SignerReady`] or a refusal. Then it replies to each [`SignRequest`],
 //! one after the other. No message contains a private key: the signer receives public keys and returns certificates.
@@ -14,8 +14,8 @@ pub const SIGNERS_MAX: usize = 4;
 /// Length of a public key, in bytes: an uncompressed point of P-256.
 pub const PUBLIC_KEY_LENGTH: usize = 65;
 
-/// Starts a process that reads the CA's certificate and key, and signs certificates. A descriptor accompanies the call.
-/// The launcher replies once the process is forked; the process reports its own status.
+/// Starts a process that reads the CA's certificate and key, and signs certificates. A descriptor accompanies the
+/// request. The launcher replies once the process is forked; the process reports its own status.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpenSigner {}
 
@@ -34,18 +34,18 @@ pub struct SignRequest {
     /// Organizational units of the subject.
     #[prost(string, repeated, tag = "4")]
     pub organizational_units: Vec<String>,
-    /// DNS names.
+    /// DNS names in the certificate.
     #[prost(string, repeated, tag = "5")]
     pub dns_names: Vec<String>,
-    /// IP addresses.
+    /// IP addresses in the certificate.
     #[prost(string, repeated, tag = "6")]
     pub ip_addresses: Vec<String>,
-    /// SPIFFE ID; empty if there is none.
+    /// SPIFFE ID in the certificate; empty if there is none.
     #[prost(string, tag = "7")]
     pub spiffe_id: String,
 }
 
-/// Message of the signer.
+/// Message from the signer to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct SignerReply {
     /// Content; `None` if a newer peer sent a reply that is unknown here.
@@ -56,7 +56,7 @@ pub struct SignerReply {
 /// Contents of the signer's replies.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum SignerAnswer {
-    /// The signer is ready.
+    /// The signer can sign. This is its first message.
     #[prost(message, tag = "1")]
     Ready(SignerReady),
     /// The signed certificate.
@@ -84,10 +84,10 @@ pub struct SignerReady {
 /// A signed certificate.
 #[derive(Clone, PartialEq, Message)]
 pub struct Signed {
-    /// Certificate (PEM).
+    /// Signed certificate (PEM).
     #[prost(string, tag = "1")]
     pub certificate: String,
-    /// Serial number, big-endian.
+    /// Serial number of the certificate, big-endian.
     #[prost(bytes = "vec", tag = "2")]
     pub serial: Vec<u8>,
     /// Start of validity, in seconds since the epoch: a little before the current time.

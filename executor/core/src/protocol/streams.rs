@@ -1,5 +1,5 @@
-//! Messages about the input and output of processes that are executed in a container, and of clients that are attached
-//! to the container's own process.
+//! Defines the messages about the input and output of processes that are executed in a container, and of clients that
+//! are attached to the container's own process.
 //!
 //! The arguments of an executed process are in a memory file, and its input and output pass over separate descriptors
 //! to the daemon: no message contains them. A packet of an attached client begins with one of the marks below, followed
@@ -18,7 +18,7 @@ pub const EXECS_MAX: usize = 64;
 /// Maximum number of concurrently executed processes in all containers together.
 pub const EXECS_MAX_IN_ALL: usize = 1024;
 
-/// Executes a process in a running container; descriptors accompany the call. The result is sent on the session.
+/// Executes a process in a running container; descriptors accompany the request. The result is sent on the session.
 #[derive(Clone, PartialEq, Message)]
 pub struct Exec {
     /// Id of the container.
@@ -79,7 +79,7 @@ pub struct Archive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum ArchiveWork {
-    /// Invalid value.
+    /// No direction, which is invalid.
     Nothing = 0,
     /// Copies files out of the container. The output has the length of an [`ArchiveStat`] (32 bits, little endian), the
     /// [`ArchiveStat`], and the archive.
@@ -88,16 +88,16 @@ pub enum ArchiveWork {
     Put = 2,
 }
 
-/// Status of a path.
+/// Type, size and time of the file at a path.
 #[derive(Clone, PartialEq, Message)]
 pub struct ArchiveStat {
-    /// Size in bytes.
+    /// Size of the file in bytes.
     #[prost(uint64, tag = "1")]
     pub size: u64,
     /// File type and permission bits, as in `st_mode`.
     #[prost(uint32, tag = "2")]
     pub mode: u32,
-    /// Target of a symbolic link.
+    /// Target of the link, if the file is a symbolic link.
     #[prost(bytes = "vec", tag = "3")]
     pub link: Vec<u8>,
     /// Time of the last modification of the content, in seconds since the epoch.
@@ -111,7 +111,7 @@ pub struct ArchiveDone {
     /// Number of files, directories and links.
     #[prost(uint64, tag = "1")]
     pub entries: u64,
-    /// Bytes of all files.
+    /// Total size of all unpacked files, in bytes.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
@@ -119,12 +119,12 @@ pub struct ArchiveDone {
 /// Request from the daemon on a session. Closing the session kills the process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecOrder {
-    /// Signal to send to the process.
+    /// Number of the signal to send to the process.
     #[prost(int32, tag = "1")]
     pub signal: i32,
 }
 
-/// Report of the process on a session.
+/// Report of a supervisor to the daemon on a session.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecReport {
     /// Content; `None` if a newer peer sent content that is unknown here.
@@ -175,7 +175,7 @@ pub struct Started {
     pub pid: i32,
 }
 
-/// Connects a client to the container's own process. A descriptor accompanies the call.
+/// Connects a client to the container's own process. A descriptor accompanies the request.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attach {
     /// True if the client sends input; only one client at a time can send input.
@@ -218,7 +218,7 @@ pub enum FromShim {
 }
 
 impl FromShim {
-    /// Parses a mark.
+    /// Parses a mark from the shim; `None` if it is unknown.
     pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Stdout, Self::Stderr, Self::Ended, Self::TakenOver, Self::Position]
             .into_iter()
@@ -253,7 +253,7 @@ pub enum ToShim {
 }
 
 impl ToShim {
-    /// Parses a mark.
+    /// Parses a mark to the shim; `None` if it is unknown.
     pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Input, Self::EndOfInput, Self::Window, Self::Leave].into_iter().find(|it| *it as u8 == mark)
     }

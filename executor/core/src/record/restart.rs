@@ -1,4 +1,4 @@
-//! Record of the restarts of a container.
+//! Defines the record of a container's restarts, which is part of the container's record.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 /// Restarts of a container that has a restart policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRecord {
-    /// Number of restarts.
+    /// Number of restarts so far.
     pub count: u64,
     /// Start time of the current run, or of the last run.
     pub started_at: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! Records the steps of a container's action tree.
+//! Defines the records of the steps of a container's action tree.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct StepRecord {
     /// Log source of the step's log lines.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub log_source: String,
-    /// State at the time of writing.
+    /// State of the step when the record was written.
     pub state: StepState,
     /// Process id on the host while a process runs; 0 otherwise.
     #[serde(default)]
@@ -46,16 +46,16 @@ pub struct StepRecord {
     /// Reason of the failure: `Exited with status 3`, `exceeded 30s timeout`.
     #[serde(default)]
     pub error: Option<String>,
-    /// Start time.
+    /// Start time of the step.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
-    /// End time.
+    /// End time of the step.
     #[serde(default)]
     pub finished_at: Option<Timestamp>,
     /// Receipt of the wipe of the step's secret files.
     #[serde(default)]
     pub wipe: Option<WipeRecord>,
-    /// Bytes of a completed transfer.
+    /// Number of bytes that a completed transfer has copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }

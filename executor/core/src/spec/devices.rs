@@ -1,4 +1,4 @@
-//! Describes host devices in a container.
+//! Defines how a host device appears in a container.
 
 use std::path::PathBuf;
 
@@ -11,17 +11,17 @@ pub struct DeviceNode {
     pub path: PathBuf,
     /// True for a block device, false for a character device.
     pub block: bool,
-    /// Major number.
+    /// Major number of the device.
     pub major: u32,
-    /// Minor number.
+    /// Minor number of the device.
     pub minor: u32,
-    /// Permissions of the container.
+    /// Permissions of the container on the device.
     pub permissions: DevicePermissions,
     /// Owner and permission bits. If unset, the host's root owns the node, and every process of the container can open
     /// it.
     pub access: Option<NodeAccess>,
-    /// True if the node is created in the container's /dev itself, where a privileged process can change it. Otherwise the
-    /// node is a mount.
+    /// True if the node is created in the container's /dev itself, where a privileged process can change it. Otherwise
+    /// the node is a mount.
     pub is_in_place: bool,
 }
 

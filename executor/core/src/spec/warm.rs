@@ -20,7 +20,7 @@ use crate::validate::CAPABILITIES;
 /// Values resolved on the host that the specification of a warm container needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Skeleton<'a> {
-    /// Directory with the mount points.
+    /// Directory with the mount points: the root of the warm container.
     pub root: &'a Path,
     /// Cgroup of the warm container, relative to each hierarchy's mount.
     pub cgroup: &'a Path,

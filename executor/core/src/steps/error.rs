@@ -1,4 +1,4 @@
-//! Errors of steps, in Cloud Foundry's wording.
+//! Defines the errors of steps, in Cloud Foundry's wording.
 
 use crate::record::Exit;
 

@@ -1,5 +1,5 @@
-//! A reference interpreter of trees of actions. The model evaluates each subtree recursively, from its start time and
-//! the time of its cancellation, without events. Tests execute random trees with both implementations.
+//! Implements a reference interpreter of trees of actions. The model evaluates each subtree recursively, from its start
+//! time and the time of its cancellation, without events. Tests execute random trees with both implementations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -29,7 +29,7 @@ pub(super) struct Restarts {
     error: Option<StepError>,
     /// Reason why the current run is being stopped for a restart.
     asked: Option<String>,
-    /// True if no further run follows.
+    /// True if no further run follows, because restarts are forbidden.
     over: bool,
     /// Uptime of the machine at the start of the current run.
     started: Option<Duration>,
@@ -60,7 +60,7 @@ impl Restarts {
         !self.over && self.policy.permits(true, self.record.count)
     }
 
-    /// Returns the delay after a run that ends now.
+    /// Returns the delay before the next run, after a run that ends now.
     fn pause(&mut self, uptime: Duration) -> Duration {
         let ran = self.started.map(|started| uptime.saturating_sub(started)).unwrap_or_default();
         if ran >= self.policy.reset_after() {
@@ -170,7 +170,7 @@ impl Steps {
         above.find(|index| matches!(self.steps[*index].role, Role::Restart(_)))
     }
 
-    /// Continues after the exit of a run.
+    /// Handles the end of a run: schedules the next run if the policy permits it, and otherwise completes the step.
     pub(super) fn run_ended(&mut self, index: usize, error: Option<StepError>, now: Timestamp) {
         let step = &mut self.steps[index];
         let Role::Restart(restarts) = &mut step.role else { return };

@@ -130,7 +130,7 @@ fn parent(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
     Err(NotAllowed.because(why))
 }
 
-/// Checks the form of a parent: an absolute path of plain names.
+/// Checks that the path of a parent cgroup is absolute and consists of plain names.
 fn plain_parent(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     if text.len() > CGROUP_PARENT_MAX {

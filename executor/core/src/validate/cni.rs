@@ -13,9 +13,9 @@ const ARGUMENTS_MAX: usize = 32;
 const NAME_MAX: usize = 64;
 /// Maximum length of an argument value, in bytes.
 const VALUE_MAX: usize = 1024;
-/// Argument that every call has.
+/// Argument that the executor itself passes to every plugin. Requests must not set it.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
-/// The plugin `bandwidth` refuses a burst of as many bits or more.
+/// Lowest burst, in bits, that the plugin `bandwidth` refuses.
 const BURST_BITS: u64 = (u32::MAX as u64) * 8;
 /// Maximum number of annotations.
 const ANNOTATIONS_MAX: usize = 1024;

@@ -65,9 +65,9 @@ pub struct Draft<'a> {
     pub image: Option<PlannedImage>,
     /// Bytes of disk; 0 = default.
     pub disk_bytes: u64,
-    /// Share of CPU time; 0 = the kernel's default.
+    /// Weight for the distribution of CPU time; 0 = the kernel's default.
     pub cpu_weight: u32,
-    /// Share of disk bandwidth; 0 = the kernel's default.
+    /// Weight for the distribution of disk bandwidth; 0 = the kernel's default.
     pub io_weight: u32,
     /// Isolation as requested, with names of capabilities in any spelling.
     pub isolation: Isolation,
@@ -89,7 +89,7 @@ pub struct Draft<'a> {
     pub cpu_period_us: u64,
     /// CPU time in each period, in microseconds; -1 = no limit, 0 = unset.
     pub cpu_quota_us: i64,
-    /// Share of CPU time in the unit of cgroup v1; 0 = the kernel's default.
+    /// Weight for the distribution of CPU time in the unit of cgroup v1; 0 = the kernel's default.
     pub cpu_shares: u32,
     /// True if the process gets a terminal.
     pub terminal: bool,

@@ -117,8 +117,8 @@ fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mu
     }
 }
 
-/// Reports a limit that is set together with another form of the same limit, and a negative quota. The first array is
-/// for memory and processes, the second for the CPU limit and the CPU share.
+/// Reports a limit that a request sets by two fields, and a negative quota. `unlimited` has a flag each for memory and
+/// processes, `cpu` a flag each for the CPU limit and the CPU weight, which is true if both fields are set.
 fn exclusive(unlimited: [bool; 2], cpu: [bool; 2], quota_us: i64, report: &mut Report) {
     let pairs = [
         ("limits.unlimited_memory", "limits.memory_bytes", unlimited[0]),

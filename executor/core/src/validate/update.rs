@@ -1,8 +1,8 @@
 //! Validates updates of a running container's secret files against the current files.
 //!
-//! The input is the container's plan, and the files and removed paths of a call; the output is the list of all files
-//! after the update, and the indices of the files with new content. Remaining files keep their positions, so that the
-//! list stays in the order of the requests.
+//! The input is the container's plan, and the files and removed paths of an update request; the output is the list of
+//! all files after the update, and the indices of the files with new content. Remaining files keep their positions, so
+//! that the list stays in the order of the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
     }
 }
 
-/// Returns the files of the call by their absolute paths, with their indices in the draft.
+/// Returns the files of the update request by their absolute paths, with their indices in the draft.
 fn given(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy, report: &mut Report) -> BTreeMap<PathBuf, usize> {
     let mut given = BTreeMap::new();
     for (index, file) in draft.files.iter().enumerate() {
@@ -133,7 +133,7 @@ fn removed(
 }
 
 /// Merges the lists: remaining and replaced files keep their positions, new files follow, then the token's file. A
-/// replaced file keeps its mode and group if the call does not set them.
+/// replaced file keeps its mode and group if the update request does not set them.
 fn merge(
     draft: &UpdateDraft<'_>,
     plan: &Plan,

@@ -8,7 +8,7 @@ use executor_core::spec::DeviceNode;
 
 use crate::errors::at;
 
-/// Every device with every access.
+/// Rule that permits every access to every device.
 const ALL: &str = "a";
 /// Devices that every container may use: the nodes that libcontainer creates below /dev, and terminals. The rules with
 /// `m` permit creating a node for any device. The kernel limits the creation of nodes to privileged processes.
@@ -29,9 +29,9 @@ const OF_EVERY_CONTAINER: [&str; 12] = [
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Devices<'a> {
-    /// All devices of the host.
+    /// The container may use all devices of the host.
     All,
-    /// The default devices and the listed devices.
+    /// The container may use the default devices and the listed devices.
     These(&'a [DeviceNode]),
 }
 

@@ -1,8 +1,8 @@
 //! Mounts the version 1 hierarchies in use on a tmpfs of the launcher, in its own mount namespace.
 //!
-//! The kernel copies the mounts for each container, so the launcher detaches the other hierarchies. The shim creates the
-//! container's cgroup and joins it, and the processes that libcontainer creates inherit the cgroup. A move by pid would
-//! wait for a grace period of 5 ms or more in each hierarchy.
+//! The kernel copies the mounts for each container, so the launcher detaches the other hierarchies. The shim creates
+//! the container's cgroup and joins it, and the processes that libcontainer creates inherit the cgroup. A move by pid
+//! would wait for an RCU grace period of the kernel, 5 ms or more, in each hierarchy.
 
 use std::fs;
 use std::io;
@@ -106,7 +106,7 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
 }
 
 /// Moves the calling, single-threaded process into the cgroup of a directory. A write to `tasks` moves only the thread.
-/// Such a move needs no grace period of the kernel.
+/// Such a move does not wait for an RCU grace period of the kernel.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails. ENOENT means that the cgroup was removed because its container is

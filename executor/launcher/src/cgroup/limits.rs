@@ -12,7 +12,7 @@ use executor_sys::kernel_file;
 use super::Hierarchies;
 use crate::errors::at;
 
-/// Version 2 file of the swap limit.
+/// File of the swap limit on cgroup version 2.
 pub(super) const SWAP_MAX: &str = "memory.swap.max";
 
 /// Version 1 controller, file, and value to write.
@@ -249,8 +249,8 @@ fn of_version_2(limits: &Limits) -> Vec<Setting> {
     is_set.map(|(_, controller, file, value)| (controller, file, value)).collect()
 }
 
-/// Returns the CPU time of a container in each period, and the period, in microseconds. Returns `None` if there is no
-/// limit.
+/// Returns the CPU time that a container may use in each period, and the length of the period, both in microseconds.
+/// Returns `None` if CPU time has no limit.
 fn cpu_quota(limits: &Limits) -> Option<(u64, u64)> {
     let period = if limits.cpu_period_us == 0 { CPU_PERIOD_US_DEFAULT } else { limits.cpu_period_us };
     match (limits.cpu_quota_us, limits.cpu_millis) {

@@ -21,7 +21,7 @@ use super::Hierarchies;
 use crate::errors::at;
 use crate::files::{self, absent_is_fine};
 
-/// Name of the list.
+/// File name of the list of created parent cgroups.
 const MADE: &str = "made";
 /// Time limit for acquiring the lock. A process that blocks in the kernel while it creates a cgroup must not stop other
 /// processes.
@@ -69,7 +69,8 @@ impl MadeParents {
 }
 
 /// Enables all available version 2 controllers for child cgroups, from the root to the parent. Without them, the
-/// container's cgroup has no limit files. If a controller cannot be enabled, setting its limit reports the error.
+/// container's cgroup has no limit files. An error is ignored here: setting a limit of a controller that is not enabled
+/// fails later.
 pub(super) fn enable_controllers(mount: &Path, parent: &Path) {
     let mut above: Vec<&Path> = parent.ancestors().collect();
     above.reverse();

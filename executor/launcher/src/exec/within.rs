@@ -54,7 +54,7 @@ pub(crate) struct Entrant<'a> {
     pub(crate) target: &'a ExecTarget,
     pub(crate) credentials: &'a Credentials,
     pub(crate) home: &'a Path,
-    /// Limit on open files.
+    /// Limit on open files (RLIMIT_NOFILE).
     pub(crate) nofile: u64,
     /// Size of the process's terminal, if it gets one.
     pub(crate) terminal: Option<Window>,

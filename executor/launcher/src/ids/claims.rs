@@ -42,7 +42,7 @@ struct Claim {
     blocks: Vec<Block>,
 }
 
-/// The blocks of this launcher.
+/// Blocks of ids that this launcher has claimed.
 #[derive(Debug)]
 pub(crate) struct Claims {
     dir: PathBuf,

@@ -10,14 +10,14 @@ use prost::Message;
 /// Maximum number of trees that one process measures: their sizes fit into a report.
 const TREES_MAX: usize = 256;
 
-/// Sizes of trees, by name.
+/// Sizes of measured directory trees, by the trees' names.
 #[derive(Default)]
 pub(super) struct LayerSizes(BTreeMap<String, TreeSize>);
 
 /// Report of a process that has measured trees, in the order of its work.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct SizeReport {
-    /// Bytes of each tree.
+    /// Bytes of each tree on the disk.
     #[prost(uint64, repeated, tag = "1")]
     pub(super) bytes: Vec<u64>,
     /// Number of inodes of each tree.
@@ -26,7 +26,8 @@ pub(super) struct SizeReport {
 }
 
 impl LayerSizes {
-    /// Returns the sum, or the trees to measure first.
+    /// Returns the total size of the trees. If the size of a tree is not known yet, the error lists trees to measure
+    /// first.
     pub(super) fn sum(&mut self, trees: Vec<String>) -> Result<LayersMeasured, Vec<String>> {
         self.0.retain(|tree, _| trees.contains(tree));
         let missing: Vec<String> =
@@ -40,7 +41,7 @@ impl LayerSizes {
         })
     }
 
-    /// Adds the sizes of a report.
+    /// Adds the sizes in a process's report.
     pub(super) fn extend(&mut self, trees: Vec<String>, report: SizeReport) {
         let sizes = report.bytes.into_iter().zip(report.inodes).map(|(bytes, inodes)| TreeSize { bytes, inodes });
         self.0.extend(trees.into_iter().zip(sizes));

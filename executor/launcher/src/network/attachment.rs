@@ -1,4 +1,4 @@
-//! Data of a container on a bridge network.
+//! Defines the stored data of a container that is attached to a bridge network.
 
 use std::net::IpAddr;
 

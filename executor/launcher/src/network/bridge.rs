@@ -1,4 +1,5 @@
-//! Built-in bridge networks. No program is started: links are created through route netlink, rules through nf_tables.
+//! Attaches containers to built-in bridge networks. No program is started: links are created through route netlink,
+//! rules through nf_tables.
 //!
 //! ```text
 //! attach   store      writes the record for detaching to disk, before anything else       (../store.rs)
@@ -268,7 +269,7 @@ fn device_prefix(interface: &str) -> String {
     format!("{DEVICE_PREFIX}{}", &hex::encode(Sha256::digest(interface))[..DEVICE_DIGITS])
 }
 
-/// Detaches a container. After an error a later call tries again.
+/// Detaches a container. After an error, this function can be called again.
 ///
 /// # Errors
 /// Returns a description of the failure if the container cannot be detached.
@@ -502,8 +503,8 @@ fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> 
     Ok(found)
 }
 
-/// Releases leases without a container, recreates the tables for the remaining containers, and removes the interfaces and
-/// tables of unused networks.
+/// Releases leases without a container, recreates the tables for the remaining containers, and removes the interfaces
+/// and tables of unused networks.
 pub(super) fn sweep(host: &Host) {
     let failed = |network: &str, why: &dyn std::fmt::Display| {
         log::line(Level::Error, "", format_args!("network `{network}`: {why}"));

@@ -113,7 +113,7 @@ pub(super) fn attach(
     Ok((addresses, reserved))
 }
 
-/// Detaches a container from its network. After an error a later call tries again.
+/// Detaches a container from its network. After an error, this function can be called again.
 ///
 /// # Errors
 /// Returns the plugins' messages if plugins failed, or a description of another failure.
@@ -141,7 +141,7 @@ fn kill_plugins(host: &Host, id: &ContainerId) -> io::Result<()> {
     cgroups.iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_TIMEOUT))
 }
 
-/// Detaches a container whose lock the caller holds. Does nothing if the container was detached meanwhile.
+/// Detaches a container whose lock the caller holds. Does nothing if the container has already been detached.
 fn detach_locked(host: &Host, attachment: &Attachment, timeouts: PluginTimeouts) -> Result<(), String> {
     let id = &attachment.id;
     let attachment = &match store::read(host, id.as_str()) {

@@ -4,11 +4,11 @@
 //! An nf_tables table in the container's network namespace is created before any process of the container runs. The
 //! table accepts neighbour discovery, packets of connections that others opened, and packets to the networks of the
 //! container's own addresses. The host is not a peer, so the table blocks packets to the gateways and the host's own
-//! addresses in those networks. Rules of the request come first, so a rule may allow the host or a name server on a gateway.
-//! Rules for executord's name server come first too; the name server forwards a query only if the request's rules allow
-//! it. The whole table is replaced in one transaction, so each packet is matched against either the old or the new
-//! rules. Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW. A container
-//! without egress or with egress rules gets neither capability (see the validation in core).
+//! addresses in those networks. Rules of the request come first, so a rule may allow the host or a name server on a
+//! gateway. Rules for executord's name server come first too; the name server forwards a query only if the request's
+//! rules allow it. The whole table is replaced in one transaction, so each packet is matched against either the old or
+//! the new rules. Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW. A
+//! container without egress or with egress rules gets neither capability (see the validation in core).
 
 use std::io;
 use std::net::IpAddr;

@@ -25,7 +25,7 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 
 /// Kind of a network. A container's record identifies its network by kind and name, because a new configuration can
-/// replace a network with a network of the other kind with the same name.
+/// define a network of another kind with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Driver {
     Bridge,
@@ -63,7 +63,7 @@ pub(crate) fn list(host: &Host, request: &ListNetworks) -> Result<MemFile, Refus
         .map_err(|error| failed("cannot store the list of networks", &error))
 }
 
-/// A list under construction.
+/// A list of networks under construction.
 struct Listing<'a> {
     /// Names of the networks to list; if empty, all networks.
     names: &'a [String],
@@ -81,7 +81,7 @@ impl<'a> Listing<'a> {
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 
-    /// Adds a built-in network.
+    /// Adds a built-in network to the list.
     fn add_bridge(
         &mut self,
         network: &BridgeNetwork,
@@ -130,7 +130,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Adds the containers to their networks, and returns the list.
+    /// Adds all containers to the networks in the list, and returns the list.
     fn finish(mut self) -> NetworkList {
         self.on_list.sort_by(|one, other| one.container.id.cmp(&other.container.id));
         let mut bytes = 0;

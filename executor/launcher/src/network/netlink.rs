@@ -22,18 +22,18 @@ const SEND_DEFAULT: usize = 16 << 10;
 const DUMP_ROOM: usize = 4 << 20;
 const HEADER: usize = 16;
 
-/// Message flags.
+/// Flags in the header of a netlink message.
 const REQUEST: u16 = 0x1;
 pub(super) const ACKNOWLEDGE: u16 = 0x4;
 pub(super) const DUMP: u16 = 0x300;
 const INTERRUPTED: u16 = 0x10;
-/// Message types.
+/// Types of netlink control messages.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// Flag in the type of an attribute that contains attributes.
 const NESTED: u16 = 0x8000;
 
-/// Netfilter's subsystems.
+/// Numbers of netfilter's subsystems in message types.
 pub(super) const NETFILTER_SUBSYSTEM_CONNTRACK: u16 = 1;
 pub(super) const NETFILTER_SUBSYSTEM_NFTABLES: u16 = 10;
 
@@ -90,7 +90,7 @@ impl NetlinkSocket {
     /// Sends a message or a batch of messages in one call.
     ///
     /// # Errors
-    /// Returns the kernel's error if the call fails.
+    /// Returns the kernel's error if the kernel refuses the request.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         if message.len() > SEND_DEFAULT {
             set_socket_send_buffer_size_force(&self.0, message.len() + SEND_ROOM)?;
@@ -129,7 +129,7 @@ impl NetlinkSocket {
     /// Sends a request and returns the body of the single response.
     ///
     /// # Errors
-    /// Returns the kernel's error if the call fails.
+    /// Returns the kernel's error if the kernel refuses the request.
     pub(super) fn get(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         self.send(request)?;
         let received = self.receive()?;
@@ -184,7 +184,7 @@ impl AsFd for NetlinkSocket {
     }
 }
 
-/// A message of a response.
+/// One netlink message of a response.
 struct Answer<'a> {
     kind: u16,
     flags: u16,

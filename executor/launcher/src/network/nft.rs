@@ -14,7 +14,7 @@ use super::netlink::{
 use step::expressions;
 pub(super) use step::{ESTABLISHED, Field, IPV4, IPV6, Matching, RELATED, Side, Step};
 
-/// Message flags.
+/// Flags in the header of an nf_tables message.
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
@@ -33,10 +33,10 @@ const DELETE_ELEMENT: u16 = 14;
 /// Number of bits for each field's type in the type of a set.
 const TYPE_BITS: u32 = 6;
 
-/// Family of a table.
+/// Family of a table, which determines the packets that the table sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// IPv4 and IPv6.
+    /// IPv4 and IPv6 packets.
     Inet = 1,
     /// Packets that enter through one interface.
     Netdev = 5,
@@ -102,7 +102,7 @@ pub(super) struct Chain<'a> {
 /// chains exist, replaces their rules.
 ///
 /// # Errors
-/// Returns the kernel's first error if the call fails; nothing is changed.
+/// Returns the kernel's first error if the kernel refuses the request; nothing is changed.
 pub(super) fn replace_rules(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, table);
     batch.make_table();
@@ -248,7 +248,7 @@ impl Batch {
     /// Commits the changes through a socket of [`NetlinkSocket::netfilter`], in the socket's network namespace.
     ///
     /// # Errors
-    /// Returns the kernel's first error if the call fails; nothing is changed.
+    /// Returns the kernel's first error if the kernel refuses the request; nothing is changed.
     pub(super) fn commit(&self, socket: &NetlinkSocket) -> io::Result<()> {
         if self.messages.is_empty() {
             return Ok(());
@@ -276,7 +276,7 @@ impl Batch {
 /// Returns true if a set has this element, and false if there is no such element, set or table.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails for another reason.
+/// Returns the kernel's error if the kernel refuses the request for another reason.
 pub(super) fn has_element(
     socket: &NetlinkSocket,
     (family, table): (Family, &str),
@@ -290,7 +290,7 @@ pub(super) fn has_element(
     }
 }
 
-/// A chain in the network namespace.
+/// A chain that exists in the network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FoundChain {
     /// Family number of the table in nf_tables.

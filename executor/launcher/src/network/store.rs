@@ -67,7 +67,7 @@ impl Stored {
     }
 }
 
-/// Durability of a record on disk.
+/// Whether a record is synced to the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
     Synced,

@@ -52,11 +52,11 @@ pub(crate) use host_path::LateMount;
 /// Directory in a container's run directory on which an image is mounted until the image is cloned.
 const IMAGE_PLACE: &str = "image";
 
-/// Content to be mounted.
+/// Content that is mounted at a path in the container.
 enum Content<'a> {
     Tmpfs(InMemory),
     Volume(usize, &'a Volume),
-    /// Mount of a CDI device.
+    /// Host directory or file that a CDI file names.
     Device(&'a Edit<HostMount>),
 }
 
@@ -105,7 +105,7 @@ impl From<Refused> for NotMounted {
 struct OfferedDirectory<'a> {
     /// Request field that names the directory.
     field: String,
-    /// Name in the request.
+    /// Name or path of the volume in the request.
     name: &'a str,
     /// Host directory on the operator's list.
     root: &'a Path,
@@ -116,7 +116,7 @@ struct OfferedDirectory<'a> {
 }
 
 impl OfferedDirectory<'_> {
-    /// Returns the error for the path in the request.
+    /// Returns the error for a volume whose path cannot be opened.
     fn unfit(&self, error: &io::Error) -> NotMounted {
         let why = format!("`{}`: {}", self.name, explain(error));
         NotMounted::Unfit(Violation::new(self.field.clone(), reason_of(error).because(why)))
@@ -153,7 +153,7 @@ struct Maker<'a> {
     projects: Option<u32>,
     /// Pod that the container is a member of.
     pod: Option<&'a Pod>,
-    /// True if the container may use every device.
+    /// True if the container may use every device of the host.
     all_devices: bool,
     warnings: Vec<String>,
 }

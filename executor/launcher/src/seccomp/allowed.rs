@@ -4,7 +4,7 @@
 //! capabilities. Only `io_setup` is omitted on purpose. Calls newer than the libc crate are listed by number. From 424
 //! on, numbers are the same on every architecture.
 
-/// Allowed on every architecture.
+/// System calls that are allowed on every architecture.
 const COMMON: &[i64] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
@@ -321,7 +321,7 @@ const ARCH: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ARCH: &[i64] = &[];
 
-/// Every allowed call.
+/// System calls that are allowed with any arguments, on this architecture.
 pub(super) static PLAIN: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(|| [COMMON, ARCH].concat());
 
 /// Calls that a capability allows, as in Docker's profile. Without the capability the kernel would deny them anyway.

@@ -28,10 +28,10 @@ const ERRNO_MAX: u32 = 4095;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProfileError {
-    /// Not JSON in this format.
+    /// The profile is not JSON in the expected format.
     #[error("not a seccomp profile: {0}")]
     Form(#[from] serde_json::Error),
-    /// A limit was exceeded.
+    /// The profile exceeds a limit.
     #[error("has {0} {1}; at most {2} are allowed")]
     Size(usize, &'static str, usize),
     /// An unknown action, or an action that needs a listener.
@@ -169,7 +169,7 @@ fn programs(
 #[derive(Default)]
 struct Calls(BTreeMap<i64, Option<Vec<Conditions>>>);
 
-/// Conditions that must all hold.
+/// Conditions that must all hold for a call to match.
 type Conditions = Vec<SeccompCondition>;
 
 impl Calls {

@@ -1,8 +1,9 @@
 //! Runs network tasks in separate processes: lists, checks, garbage collection, and repeated detachments. In the
 //! launcher's loop, reading a thousand large files or running plugins would delay every start.
 //!
-//! A task waits until there is room for its kind; then a process is forked for it. The process sends its reply, with a
-//! memory file, to the launcher. The launcher forwards the reply after the process's exit.
+//! A task waits while the maximum number of processes of its kind is running. Then a process is forked for the task.
+//! The process sends its reply, with a memory file, to the launcher. The launcher forwards the reply after the
+//! process's exit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +28,7 @@ use crate::layers::ReplyDestination;
 use crate::log::{self, Level};
 use crate::network;
 
-/// Maximum number of waiting lists.
+/// Maximum number of waiting requests for lists.
 const LISTS_WAITING_MAX: usize = 64;
 /// Maximum number of waiting checks, each of which can take a minute.
 const CHECKS_WAITING_MAX: usize = 1;
@@ -66,7 +67,8 @@ impl Kind {
         }
     }
 
-    /// Maximum number of processes. Plugins are the operator's programs, and each can keep a processor busy.
+    /// Returns the maximum number of processes of this kind that run at the same time. Plugins are the operator's
+    /// programs, and each can keep a processor busy.
     fn running_max(self) -> usize {
         match self {
             Self::List => 2,
@@ -74,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// Maximum number of waiting tasks.
+    /// Returns the maximum number of waiting tasks of this kind.
     fn waiting_max(self) -> usize {
         match self {
             Self::List => LISTS_WAITING_MAX,
@@ -175,7 +177,8 @@ impl NetworkTasks {
         self.waiting.iter().filter(|waiting| waiting.task.kind() == kind).count() < kind.waiting_max()
     }
 
-    /// Returns the next task to start, if there is room for its kind.
+    /// Returns the next task to start: a task of a kind of which fewer than the maximum number of processes are
+    /// running.
     fn next(&mut self) -> Option<WaitingTask> {
         let has_room = |kind: Kind| self.running.iter().filter(|one| one.kind == kind).count() < kind.running_max();
         let index = self.waiting.iter().position(|waiting| has_room(waiting.task.kind()))?;
@@ -248,7 +251,7 @@ impl Server {
         }
     }
 
-    /// Starts tasks for which there is room.
+    /// Starts waiting tasks, up to the maximum number of processes of each kind.
     pub(super) fn advance_network_tasks(&mut self) {
         self.network_tasks.queue_detachment();
         while let Some(WaitingTask { task, client }) = self.network_tasks.next() {
@@ -316,7 +319,7 @@ impl Server {
         i32::from(reported.send(&reply.encode_to_vec(), &fds).is_err())
     }
 
-    /// Kills running processes when the launcher exits.
+    /// Kills the processes of running tasks. Called when the launcher exits.
     pub(super) fn kill_network_tasks(&mut self) {
         self.network_tasks.waiting.clear();
         let kinds: Vec<Kind> = self.network_tasks.running.iter().map(|running| running.kind).collect();

@@ -1,4 +1,4 @@
-//! Handles requests from the daemon.
+//! Handles the daemon's requests: replies to each request, or defers it until a shim is ready.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,7 +57,7 @@ pub(super) struct Deferred {
 }
 
 impl Server {
-    /// Handles all pending requests.
+    /// Handles all pending requests of the daemons.
     pub(super) fn serve_daemons(&mut self) {
         let mut index = 0;
         while index < self.daemons.len() {

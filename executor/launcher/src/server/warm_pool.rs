@@ -32,7 +32,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 /// Maximum age of a warm container.
 const AGE_MAX: Duration = Duration::from_secs(3600);
-/// Minimum share of available memory for keeping warm containers, in percent.
+/// Minimum available memory of the host, in percent of its total memory. Below this minimum, no warm containers are
+/// kept.
 const MEMORY_PERCENT: u64 = 5;
 
 /// A warm container that is ready or being created.

@@ -1,4 +1,4 @@
-//! Handles secret files: a helper writes and mounts them, and replaces them while the container runs.
+//! Writes and mounts secret files through a helper, and replaces them while the container runs.
 
 pub(crate) mod helper;
 pub(crate) mod inject;

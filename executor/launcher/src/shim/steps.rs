@@ -74,7 +74,7 @@ struct StepProcess {
     cancelled: bool,
     /// True if the process was sent the stop signal, or its grace period is zero.
     reported: bool,
-    /// Time of SIGKILL.
+    /// Time at which the process is sent SIGKILL.
     kill_at: Option<Instant>,
     /// True if the process was sent SIGKILL at the end of its grace period.
     killed: bool,
@@ -208,7 +208,7 @@ struct StepContext<'a> {
 }
 
 impl Ready {
-    /// Starts the tree.
+    /// Starts the tree of actions.
     pub(super) fn start_steps(&mut self, host: &Host) {
         self.drive(host, |running, _| running.steps.start(now()));
     }
@@ -250,7 +250,7 @@ impl Ready {
         }
     }
 
-    /// Handles expired timers.
+    /// Handles expired timers of steps and ended grace periods.
     pub(super) fn attend_steps(&mut self, host: &Host) {
         let (now, at) = (Instant::now(), now());
         let Some(running) = &mut self.steps else { return };
@@ -518,7 +518,7 @@ impl RunningSteps {
         }
     }
 
-    /// Wipes the files of a process.
+    /// Wipes the secret files of a process.
     fn wipe_files(&mut self, index: usize, site: &mut StepContext<'_>) {
         let files = site.record.plan.processes.get(index).map_or(0, |process| process.files.len());
         let Some(volume) = site.volume else { return };

@@ -314,7 +314,7 @@ fn execute(
     }
 }
 
-/// Checks a signal number.
+/// Refuses a number that is not a signal.
 fn is_signal(signal: i32) -> Result<(), Refused> {
     if u32::try_from(signal).is_ok_and(|number| (1..=SIGNAL_MAX).contains(&number)) {
         return Ok(());

@@ -66,7 +66,7 @@ pub(crate) const BEGUN: &[u8] = b"begun";
 
 /// Parameters of a warm container.
 pub(crate) struct WarmInput {
-    /// Cgroup and directory.
+    /// Cgroup and directories of the warm container.
     pub place: WarmPaths,
     /// First host id of the range for the user namespace.
     pub id_range: u32,

@@ -131,7 +131,7 @@ impl Percent {
         text.iter().all(|byte| byte.is_ascii_alphanumeric() || self.keep.contains(byte))
     }
 
-    /// Writes `text` in this style.
+    /// Writes `text` percent-encoded in this style.
     pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         for byte in text {
             if byte.is_ascii_alphanumeric() || self.keep.contains(byte) {

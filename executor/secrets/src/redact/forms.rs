@@ -22,8 +22,8 @@ const LINE_MIN: usize = 8;
 const COLUMNS: [usize; 2] = [64, 76];
 
 impl Forms {
-    /// Adds lines and encodings of a value that begins at `at` and is `followed` by white space. If an entry does not
-    /// fit, it is skipped together with all later entries.
+    /// Adds lines and encodings of a value that begins at offset `at` of the buffer. `followed` is the white space
+    /// after the value. If a form does not fit, this form and all later forms are skipped.
     pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), BufferFull> {
         (self.owner, self.rank) = (owner, 1);
         let lines = lines(value);
@@ -90,7 +90,7 @@ impl Forms {
     }
 }
 
-/// Start and end offsets in a buffer.
+/// Start and end offsets of a range in a buffer.
 type Span = (usize, usize);
 
 /// Returns the non-empty lines of a value, without surrounding white space.
@@ -127,10 +127,10 @@ impl Style {
     }
 }
 
-/// Base64 of a value that is preceded by some bytes.
+/// Base64 of data in which other bytes may precede the value.
 struct Base64<'a> {
     alphabet: &'static [u8; 64],
-    /// Number of bytes before the value in its first group of three.
+    /// Number of other bytes before the value in the group of three bytes that contains the value's first byte.
     preceding: usize,
     value: &'a [u8],
     followed: &'a [u8],
@@ -188,7 +188,7 @@ struct Ends {
     determined: usize,
     /// Offset after the last character if no data follows.
     partial: usize,
-    /// Offset after the padding.
+    /// Offset after the base64 padding.
     padded: usize,
 }
 

@@ -33,7 +33,7 @@ struct FormEntry {
     length: u16,
 }
 
-/// Result of a search at a position.
+/// Result of the search for a form at one position.
 #[derive(Default)]
 pub(super) struct FormMatch {
     /// Length of the longest form that begins at this position, and index of the value that the form belongs to.
@@ -116,7 +116,7 @@ impl Matcher {
     }
 
     /// Returns the first position in `from..until` at which a form may begin. Near the end of `text`, too few bytes
-    /// remain for a lookup. If there is no candidate, returns the first position that was not examined as an error.
+    /// remain for a lookup. If no form begins in the range, the error is the first position that was not examined.
     pub(super) fn candidate(&self, text: &[u8], from: usize, until: usize) -> Result<usize, usize> {
         let end = until.min((text.len() + 1).saturating_sub(self.width));
         let found = match self.width {

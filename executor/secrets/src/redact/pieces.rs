@@ -2,10 +2,10 @@
 
 /// Maximum length of a piece in bytes.
 pub(super) const FORM_MAX: usize = 256;
-/// Length in bytes above which a form is cut. The difference to `FORM_MAX` leaves room for base64 characters that may
-/// follow a piece.
+/// Length in bytes above which a form is cut. The difference to `FORM_MAX` is for base64 characters that may follow a
+/// piece.
 pub(super) const CUT: usize = 240;
-/// Number of white-space bytes up to which a piece is shifted so that it does not begin with them.
+/// Minimum length in bytes of a run of white space with which a piece may begin.
 const SHIFT: usize = 8;
 /// Maximum size of all masked values in bytes: the largest configurable volume of secret files.
 pub(super) const VALUES_MAX: usize = 64 << 20;
@@ -31,7 +31,7 @@ pub(super) struct Forms {
     /// Overwritten by [`crate::ZeroOnFree`] when it is freed.
     pub(super) bytes: Vec<u8>,
     pub(super) pieces: Vec<FormPiece>,
-    /// Bytes that may still be added.
+    /// Number of bytes that may still be added.
     pub(super) room: usize,
     pub(super) owner: u32,
     pub(super) rank: u8,
@@ -71,7 +71,7 @@ impl Forms {
         self.room = ENCODED_MAX;
     }
 
-    /// Appends to the form being written.
+    /// Appends bytes to the form that is being written.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
         self.room = self.room.checked_sub(bytes.len()).ok_or(BufferFull)?;
         self.bytes.extend_from_slice(bytes);
@@ -92,8 +92,8 @@ impl Forms {
     /// Cuts written bytes into the fewest pieces of about equal length and adds them. Returns the start of the last
     /// piece.
     ///
-    /// A piece does not begin with a short run of white space: output usually ends in a newline. Otherwise the newline
-    /// would be held back each time as the possible start of a piece.
+    /// No piece after the first begins with a run of white space of less than [`SHIFT`] bytes. Output usually ends in a
+    /// newline, which would otherwise be held back each time as the possible start of a piece.
     pub(super) fn cut(&mut self, from: usize, to: usize) -> usize {
         let (length, count) = (to - from, (to - from).div_ceil(CUT).max(1));
         let mut begin = from;

@@ -92,7 +92,7 @@ impl Stream {
     }
 }
 
-/// Writes the output for one call.
+/// Writes the output of one [`Stream::push`] or [`Stream::flush`].
 struct Output<'a> {
     out: &'a mut Vec<u8>,
     text: &'a [u8],

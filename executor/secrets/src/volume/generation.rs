@@ -46,15 +46,15 @@ pub struct Rotation<'a> {
     number: u64,
     mounts: &'a [MountPoint],
     changes: &'a [MountChange],
-    /// State before each change.
+    /// State of each changed mount point before the update, in the order of `changes`.
     before: Vec<Before>,
 }
 
 #[derive(Debug)]
 enum Before {
-    /// Name of the generation's directory.
+    /// Name of the directory of the generation that the mount point showed.
     Directory(PathBuf),
-    /// The file's inode.
+    /// Inode number of the single file that the mount point showed.
     File(u64),
 }
 

@@ -113,7 +113,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.length
     }

@@ -35,7 +35,7 @@ const PAYLOAD: &str = "payload";
 const ENVIRONMENT: &str = "environment";
 
 pub struct StepSecrets<'a> {
-    /// Index of the step's process.
+    /// Index of the step's process in the plan.
     pub process: usize,
     /// Arguments and environment of the process, in the payload format.
     pub payload: &'a [u8],
@@ -176,7 +176,7 @@ impl Volume {
     }
 }
 
-/// Returns the path of a process's directory.
+/// Returns the path of a process's directory in the volume.
 fn place(process: usize) -> PathBuf {
     Path::new(STEPS).join(process.to_string())
 }

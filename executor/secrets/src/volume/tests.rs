@@ -1,4 +1,4 @@
-//! These tests need root: they create file systems.
+//! Tests volumes of read-only files. The tests need root, because they create file systems.
 
 use std::os::unix::fs::MetadataExt;
 

@@ -47,7 +47,7 @@ const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 pub struct Receipt {
     files: u32,
     bytes: u64,
-    /// Device and inode of files with several names that were counted.
+    /// Device and inode of each counted file that has several names.
     met: BTreeSet<(u64, u64)>,
 }
 
@@ -75,12 +75,12 @@ impl Receipt {
         }
     }
 
-    /// Number of overwritten files.
+    /// Returns the number of overwritten files.
     pub fn files(&self) -> u32 {
         self.files
     }
 
-    /// Number of overwritten bytes.
+    /// Returns the number of overwritten bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -131,7 +131,7 @@ impl Volume {
     }
 }
 
-/// State of a walk through a volume.
+/// State of a walk that wipes and removes entries of a volume.
 struct WipeWalk<'a> {
     /// Destination of directories that are nested too deeply.
     top: BorrowedFd<'a>,

@@ -17,7 +17,8 @@ pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, rustix::fs::Mode::empty())?)
 }
 
-/// Enters namespaces of the pidfd's process. If the descriptor is a mount namespace, enters that namespace.
+/// Enters the mount namespace of the pidfd's process if `mount` is true, and its network namespace if `network` is
+/// true. If the descriptor refers to a namespace instead of a process, enters that namespace.
 ///
 /// # Errors
 /// Returns an error if the process has exited or the caller lacks privilege.

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::process::PidfdFlags;
 
-/// Reserves one descriptor until the value is dropped. Call this before a fork, so that [`pidfd`] for the child cannot
-/// fail for lack of descriptors.
+/// Reserves one descriptor until the returned descriptor is dropped. Call this before a fork, so that [`pidfd`] for the
+/// child cannot fail for lack of descriptors.
 ///
 /// # Errors
 /// Returns an error if the process has too many open descriptors.

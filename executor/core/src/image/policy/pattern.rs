@@ -119,7 +119,7 @@ impl FromStr for RepositoryPattern {
     }
 }
 
-/// Parses the registry of a pattern.
+/// Parses the registry in a pattern, which may contain `*`.
 fn registry_of(text: &str) -> Option<Registry> {
     match text.strip_prefix('*') {
         Some(end) => {

@@ -30,7 +30,7 @@ const LINKS_MAX: usize = 100_000;
 /// Archive name for a path without a file name.
 const NAMELESS: &[u8] = b".";
 
-/// Error message for a secret file.
+/// Message that a secret file is not copied.
 const SECRET: &str = "files on the volume of secret files are not copied";
 
 pub(super) struct ArchiveSource<'a> {
@@ -198,7 +198,7 @@ impl<'a> Archive<'a> {
         self.fill(size)
     }
 
-    /// Pads the last block with zeros.
+    /// Pads the last block of a file's content with zeros.
     fn fill(&mut self, size: u64) -> io::Result<()> {
         self.out.write_all(&[0; BLOCK][..(size.wrapping_neg() % BLOCK as u64) as usize])
     }
@@ -223,7 +223,7 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// A file, directory, link or device.
+/// A file, directory, link or device that is to be sent.
 struct InspectedEntry {
     /// Open descriptor of a file or directory.
     content: Option<OwnedFd>,

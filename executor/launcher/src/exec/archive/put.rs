@@ -99,8 +99,8 @@ impl UnpackTarget {
         reported.map_err(|error| ArchiveFailure::new(&self.path, error))
     }
 
-    /// Creates an entry. The outer result's error is `Err` if the archive is invalid and `Ok` if the entry cannot be
-    /// created.
+    /// Creates an entry. Returns `Err(Ok(_))` if the entry cannot be created, and `Err(Err(_))` if the archive is
+    /// invalid.
     fn entry(
         &mut self,
         path: &Path,

@@ -15,17 +15,17 @@ use crate::sysctl;
 
 const GET: u16 = 1;
 const DELETE: u16 = 2;
-/// Attributes of an entry.
+/// Attributes of a connection tracking entry.
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 const FILTER: u16 = 25;
-/// Attributes of a tuple.
+/// Attributes of a tuple: one direction of a tracked connection.
 const ADDRESSES: u16 = 1;
 const PROTOCOL: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
-/// Flags of a filter, which select the fields to compare.
+/// Flags of a filter, which select the fields of an entry to compare.
 const BY_SOURCE: u32 = 1;
 const BY_PROTOCOL: u32 = 1 << 3;
 const BY_DESTINATION_PORT: u32 = 1 << 5;
@@ -37,7 +37,7 @@ const ATTEMPTS: u32 = 5;
 /// `opened.1` is true. For each direction, the kernel walks its whole table, which takes milliseconds.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn delete_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()> {
     let (family, octets, source) = match ip {
         IpAddr::V4(ip) => (IPV4, ip.octets().to_vec(), 1),
@@ -58,7 +58,7 @@ pub(super) fn delete_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()>
 /// Deletes the entries of UDP flows to a host port. Packets of existing flows would not be translated.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn delete_udp_port(host: &Host, port: u16) -> io::Result<()> {
     if is_empty(host) {
         return Ok(());

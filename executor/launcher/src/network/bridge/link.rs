@@ -27,7 +27,7 @@ use crate::network::netlink::NetlinkSocket;
 const MTU_DEFAULT: u32 = 1500;
 /// Lifetime of an address that never expires.
 const FOREVER: u32 = u32::MAX;
-/// Message types of the kernel.
+/// Route netlink message types of the kernel's responses.
 const NEW_LINK: u16 = 16;
 const NEW_ROUTE: u16 = 24;
 /// Routing table of the host's own addresses.
@@ -122,7 +122,7 @@ fn decode(body: &[u8], kind: u16) -> Option<RouteNetlinkMessage> {
 /// Creates a bridge with these host addresses, and sets it up.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails. The bridge may then exist.
+/// Returns the kernel's error if the kernel refuses the request. The bridge may then exist.
 pub(super) fn make_bridge(
     name: &str,
     alias: &str,
@@ -154,7 +154,7 @@ fn described(name: &str, alias: &str) -> LinkMessage {
 /// Replaces the description of a link.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn describe(name: &str, alias: &str) -> io::Result<()> {
     execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(described(name, alias)), 0)])
 }
@@ -162,7 +162,7 @@ pub(super) fn describe(name: &str, alias: &str) -> io::Result<()> {
 /// Adds an address that is never chosen as a source address to a link.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn add_deprecated(index: u32, ip: Ipv6Addr) -> io::Result<()> {
     let address = Address { ip: ip.into(), prefix: 128 };
     execute(&NetlinkSocket::route()?, vec![add_address(index, address, 0)])
@@ -171,7 +171,7 @@ pub(super) fn add_deprecated(index: u32, ip: Ipv6Addr) -> io::Result<()> {
 /// Removes a link, if it exists.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn remove(name: &str) -> io::Result<()> {
     match execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::DelLink(named(name)), 0)]) {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
@@ -179,10 +179,10 @@ pub(super) fn remove(name: &str) -> io::Result<()> {
     }
 }
 
-/// Adds a link to a bridge again.
+/// Makes an existing link a port of a bridge again.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn attach_port(name: &str, bridge: u32) -> io::Result<()> {
     let mut link = up(named(name));
     link.attributes.push(LinkAttribute::Controller(bridge));
@@ -191,9 +191,9 @@ pub(super) fn attach_port(name: &str, bridge: u32) -> io::Result<()> {
 
 /// A veth pair: the host's end is a port of the bridge, the other end is in the container.
 pub(super) struct Pair<'a> {
-    /// Name of the host's end.
+    /// Name of the host's end of the pair.
     pub name: &'a str,
-    /// Index of the bridge.
+    /// Interface index of the bridge.
     pub bridge: u32,
     pub mtu: u32,
     /// Hardware address of the container's end.
@@ -206,7 +206,7 @@ impl Pair<'_> {
     /// Creates both ends, and sets the host's end up.
     ///
     /// # Errors
-    /// Returns the kernel's error if the call fails; nothing is created.
+    /// Returns the kernel's error if the kernel refuses the request; nothing is created.
     pub(super) fn make(&self) -> io::Result<()> {
         let mut inner = named(INTERFACE); // not set up: its peer does not exist yet
         inner.attributes.extend([
@@ -231,7 +231,7 @@ impl Pair<'_> {
 /// Lets a bridge send frames back through the port from which they arrived (hairpin mode).
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn return_frames(name: &str) -> io::Result<()> {
     let mut port = named(name);
     port.attributes.push(LinkAttribute::LinkInfo(vec![
@@ -245,7 +245,7 @@ pub(super) fn return_frames(name: &str) -> io::Result<()> {
 /// network namespace.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn configure_inside(socket: &NetlinkSocket, addresses: &[Address], gateways: &[Address]) -> io::Result<()> {
     let index = index(socket, INTERFACE)?;
     let mut requests = vec![(RouteNetlinkMessage::SetLink(up(named(INTERFACE))), 0)];
@@ -308,7 +308,7 @@ pub(super) struct FoundRoute {
 /// Returns the host's unicast routes in all tables except the table of its own addresses.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn routes() -> io::Result<Vec<FoundRoute>> {
     let mut found = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -351,7 +351,7 @@ pub(super) fn overlapping(routes: &[FoundRoute], pool: IpNet) -> Option<&FoundRo
 /// Returns the MTU of the interface of the host's default route.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn uplink_mtu(routes: &[FoundRoute]) -> io::Result<u32> {
     let Some(route) = routes.iter().find(|route| route.destination.prefix_len() == 0 && route.interface != 0) else {
         return Ok(MTU_DEFAULT);

@@ -86,7 +86,7 @@ const BY_ADDRESS6: &[Field] = &[Field::Ipv6Destination, Field::TransportProtocol
 /// Replaces the tables of a network with new tables, which contain the elements of the containers on the network.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails; nothing is changed.
+/// Returns the kernel's error if the kernel refuses the request; nothing is changed.
 pub(super) fn replace(network: &BridgeNetwork, containers: &[BridgeAttachment]) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, &network.interface);
     batch.delete_table();
@@ -106,7 +106,7 @@ pub(super) fn replace(network: &BridgeNetwork, containers: &[BridgeAttachment]) 
 /// Deletes the tables of a network.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn remove(interface: &str) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, interface);
     for family in [Family::Inet, Family::Bridge, Family::Netdev] {
@@ -150,7 +150,7 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
 /// packets, since the last [`delete_udp`].
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn has_udp(interface: &str, address: IpAddr) -> io::Result<(bool, bool)> {
     let (from, to, key) = udp_sets(address);
     with_host_netfilter(|socket| {
@@ -162,7 +162,7 @@ pub(super) fn has_udp(interface: &str, address: IpAddr) -> io::Result<(bool, boo
 /// Deletes the elements that [`has_udp`] reports.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn delete_udp(interface: &str, address: IpAddr) -> io::Result<()> {
     let (from, to, key) = udp_sets(address);
     let mut batch = Batch::new(Family::Inet, interface);
@@ -194,7 +194,7 @@ fn add_elements(container: &BridgeAttachment, batch: &mut Batch) {
 /// before the bridge checks the sender's addresses, so only frames from the container's own address are moved.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails.
+/// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> io::Result<()> {
     let own = container.addresses.iter().find_map(|address| match address.ip {
         IpAddr::V4(_) => None,

@@ -15,14 +15,14 @@ use crate::log::{self, Level};
 use crate::network::store::{self, Stored};
 use crate::network::{KILL_TIMEOUT, NetworkError, PluginTimeouts};
 
-/// Result of a check.
+/// Result of CHECK for one container.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::network) enum Checked {
     /// Every plugin confirmed the attachment.
     Connected,
     /// A plugin reported a failure, or could not be called.
     Broken(String),
-    /// No plugin was called.
+    /// No plugin was called; holds the reason.
     Skipped(String),
 }
 

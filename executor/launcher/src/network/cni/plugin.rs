@@ -34,7 +34,7 @@ const STDERR_KEPT: usize = 16 << 10;
 /// PATH of a plugin. Plugins call programs such as iptables.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Failure of a call.
+/// Failure of a plugin call.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::network) enum Fault {
     /// No plugin directory contains the plugin.

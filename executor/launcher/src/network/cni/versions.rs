@@ -22,7 +22,7 @@ use crate::network::{NetworkError, PluginTimeouts};
 
 /// Maximum size of a cache file, in bytes.
 const BYTES_MAX: u64 = 16 << 10;
-/// Number of hexadecimal digits that distinguish plugins.
+/// Number of hexadecimal digits in the name of a cache file, which identify the plugin.
 const DIGITS: usize = 32;
 
 /// Cached response of a plugin.

@@ -19,7 +19,7 @@ const BURST: u32 = 5;
 /// A field of a packet, loaded for a lookup. Each field starts at a 4-byte register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) enum Field {
-    /// Name of the incoming interface.
+    /// Name of the packet's incoming interface.
     InputName,
     /// Source address of the Ethernet frame.
     FrameSource,
@@ -92,17 +92,17 @@ impl Field {
 pub(in crate::network) enum Step {
     /// Matches the outgoing interface by its index.
     Interface(u32),
-    /// Matches packets whose incoming interface has this name, or does not have it.
+    /// Matches packets by the name of their incoming interface.
     InputName(String, Matching),
-    /// Matches packets whose outgoing interface has this name, or does not have it.
+    /// Matches packets by the name of their outgoing interface.
     OutputName(String, Matching),
-    /// Matches packets whose incoming interface name has this prefix, or does not have it.
+    /// Matches packets by a prefix of the name of their incoming interface.
     InputPrefix(String, Matching),
-    /// Matches the EtherType.
+    /// Matches packets with this EtherType.
     EtherType(u16),
-    /// Matches the family.
+    /// Matches packets of this address family.
     Family(u8),
-    /// Matches the transport protocol.
+    /// Matches packets with this transport protocol.
     Transport(u8),
     /// Matches if the connection's state is one of the states in this bit mask.
     State(u32),
@@ -110,13 +110,13 @@ pub(in crate::network) enum Step {
     IsDestinationTranslated,
     /// Matches if the destination is an address of this host.
     IsDestinationLocal,
-    /// Matches if the fields are an element of the set, or if they are not.
+    /// Matches packets by whether their fields are an element of the set.
     Lookup(&'static [Field], &'static str, Matching),
     Add(Field, &'static str),
     /// Matches packets that exceed this rate per second for the same fields. The set must come from
     /// [`super::Batch::make_counters`].
     Exceeds(&'static [Field], &'static str, u64),
-    /// Translates the destination to the address and port in the map. Matches if the map has an entry for the fields.
+    /// Translates the destination to the address and port in the map. Matches if the map has an element for the fields.
     TranslateDestination(u8, &'static [Field], &'static str),
     /// Translates the source to an address of the outgoing interface.
     Masquerade,
@@ -198,7 +198,7 @@ pub(in crate::network) const ESTABLISHED: u32 = 1 << 1;
 /// State bit: packets about an established connection, such as ICMP errors.
 pub(in crate::network) const RELATED: u32 = 1 << 2;
 
-/// Encodes a step.
+/// Encodes a step as nf_tables expressions.
 pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
     const EQUAL: u32 = 0;
     const UNEQUAL: u32 = 1;

@@ -47,7 +47,7 @@ struct Opened<'a> {
 }
 
 impl HostPathVolume<'_> {
-    /// Creates the detached mount.
+    /// Creates the detached mount of the volume.
     pub(super) fn mount(&self) -> Result<OwnedFd, NotMounted> {
         let view = process::within_mounts(self.host.mounts.as_fd(), || self.clone_checked());
         view.map_err(|error| self.failed("cannot enter the host's mount namespace", &error))?
@@ -127,7 +127,7 @@ impl HostPathVolume<'_> {
     }
 
     /// Resolves the links of the request's path, and opens the result. The result is checked and opened like a path of
-    /// a request, so that a link that changes meanwhile cannot lead to an unchecked path.
+    /// a request, so that a link that changes during these steps cannot lead to an unchecked path.
     fn follow(&self, root: BorrowedFd<'_>) -> Result<Opened<'_>, NotMounted> {
         let found = open_in_root(root, &self.asked.path, OFlags::PATH, Mode::empty(), Follow::LinksWithinRoot);
         let found = found.map_err(|error| self.unopened(&error))?;

@@ -16,7 +16,7 @@ use crate::shim::running::control::{Command, Control};
 
 /// Minimum time for clients to read the last output after the process has exited.
 const READ_TIME_MIN: Duration = Duration::from_millis(500);
-/// Maximum duration of a single wait.
+/// Maximum duration of a single wait for events.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Event loop between the exit of the process and the cleanup of its container.

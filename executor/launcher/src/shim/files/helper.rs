@@ -15,13 +15,13 @@ use executor_sys::seqpacket::Seqpacket;
 
 /// Maximum size of a failure report, in bytes.
 const REPORTED_MAX: usize = 8192;
-/// Message that accompanies a file.
+/// Message that accompanies the descriptor of a secret file.
 const PASSED: &[u8] = b"file";
 
 /// The failed step and its error.
 pub(crate) struct HelperFailure(pub(crate) String, pub(crate) io::Error);
 
-/// Failure of a helper.
+/// Reason why a helper did not complete its work.
 pub(crate) enum NotDone {
     Failed {
         /// errno, or 0 if there is none.

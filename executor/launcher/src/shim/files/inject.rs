@@ -46,7 +46,7 @@ use crate::shim::output::termination_message::Placing;
 
 const DEV: &str = "/dev";
 const CONSOLE: &str = "/dev/console";
-/// First terminal, relative to /dev.
+/// Path of the container's first terminal, relative to /dev.
 const FIRST_TERMINAL: &str = "pts/0";
 
 /// Parameters of the injection.
@@ -63,7 +63,7 @@ pub(crate) struct Injection<'a> {
     /// Maps container ids to host ids.
     pub(crate) id_map: IdMap,
     pub(crate) volume: Option<&'a Volume>,
-    /// Termination message file.
+    /// File for the termination message, if the container has one.
     pub(crate) message: Option<Placing<'a>>,
     /// View of the pod's or the host's /dev/shm, if the container does not have its own.
     pub(crate) shm: Option<&'a OwnedFd>,
@@ -74,7 +74,7 @@ pub(crate) struct Injection<'a> {
     /// Directory in the shim's mount namespace. The volume is attached there on kernels that cannot clone detached
     /// mounts.
     pub(crate) staging: &'a Path,
-    /// Host devices.
+    /// Host devices of the container.
     pub(crate) devices: &'a [DeviceNode],
 }
 
@@ -91,8 +91,8 @@ pub(crate) fn ownership(
     (owner, files.iter().map(access).collect())
 }
 
-/// Calls `write` with a copy of the contents, if they have these sizes. The copy is charged to the calling process's
-/// cgroup. `write` joins the container's cgroup.
+/// Calls `write` with a copy of the contents, if the contents have these sizes. The copy is charged to the cgroup of
+/// the calling process, because `write` joins the container's cgroup only later.
 pub(crate) fn with_contents(
     payload: &MemFile,
     sizes: impl Iterator<Item = u64>,
@@ -365,7 +365,7 @@ impl Injection<'_> {
 
 #[derive(Default)]
 struct InjectedViews {
-    /// One view per mount point.
+    /// Views of the secret files, one per mount point.
     mounts: Vec<OwnedFd>,
     /// View of the generations to which the links point, if any.
     generations: Option<OwnedFd>,

@@ -51,7 +51,7 @@ const OLD_GENERATION_LIFETIME: Duration = Duration::from_millis(500);
 const WIPE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of old generations. With [`OLD_GENERATION_LIFETIME`], this allows 64 updates per second.
 const LINGERING_MAX: usize = 32;
-/// Maximum share of a container's memory for old generations, as a divisor.
+/// The old generations of a container may use at most its memory limit divided by this number.
 const LINGERING_SHARE: u64 = 8;
 /// Kernel memory for a file in addition to its pages, in bytes, rounded up: inode, directory entry, links.
 const FILE_OVERHEAD: u64 = 2048;
@@ -59,7 +59,7 @@ const FILE_OVERHEAD: u64 = 2048;
 /// Maximum number of warnings in a container's record after updates.
 const WARNINGS_MAX: usize = 20;
 
-/// An update as received.
+/// An update of the secret files, as received from the daemon.
 pub(crate) struct Update {
     /// Signal to send to init afterwards. 0 means none.
     pub(crate) signal: i32,
@@ -363,18 +363,19 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
     }
 }
 
-/// Space for another generation.
+/// Result of checking whether memory is available for another generation.
 #[derive(Debug, PartialEq, Eq)]
 enum GenerationRoom {
     Enough,
-    /// There is enough space after old generations are wiped.
+    /// Enough memory will be available after old generations are wiped.
     Later,
     /// The container has too little memory.
     None,
 }
 
-/// Checks the space for `new` bytes. `lingering` contains the number and bytes of old generations, to which `old` bytes
-/// will be added. `memory` is the container's limit. `free` returns the unused part of the limit, if known.
+/// Checks whether `new` bytes of memory are available. `lingering` contains the number and bytes of old generations, to
+/// which `old` bytes will be added. `memory` is the container's memory limit. `free` returns the unused part of this
+/// limit, if known.
 fn room(
     lingering: (usize, u64),
     old: u64,

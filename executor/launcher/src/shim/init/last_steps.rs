@@ -39,7 +39,7 @@ pub(crate) const TERMINAL: &[u8] = b"tty";
 pub(crate) struct Init {
     /// Init's end of the start socket.
     pub socket: Arc<Seqpacket>,
-    /// System call filter.
+    /// System call filter of the program.
     pub filter: Arc<Filter>,
     /// Role and settings of init. `None` in a warm container, where init receives them later.
     pub part: Option<Arc<InitSpec>>,

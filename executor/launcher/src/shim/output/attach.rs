@@ -4,8 +4,8 @@
 //! A lossless client acts like the reader of a pipe: while it does not read, no more output is read from the process
 //! ([`Attached::holds_up`]). The process blocks when its pipes are full. A process whose run requested to await a
 //! reader is blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still
-//! served. If a client disconnects, the process continues. If a client's daemon exited, the client is awaited for
-//! [`RETURN_TIME`], too, and resumes at its position.
+//! served. If a client disconnects, the process continues. If a client's daemon has exited, the shim also waits for the
+//! client for [`RETURN_TIME`], and the client resumes at its position.
 //!
 //! Other clients never block the process. The unread output of a client is kept up to a limit, and beyond that the
 //! client is informed of the number of bytes that it missed. Input is sent to one destination and not buffered: while
@@ -26,7 +26,7 @@ use executor_sys::seqpacket::Seqpacket;
 use window::Window;
 use zeroize::Zeroizing;
 
-/// Maximum number of clients.
+/// Maximum number of attached clients.
 const CLIENTS_MAX: usize = 16;
 /// Maximum number of bytes that are kept for a client in addition to its socket buffer. At this limit a lossless client
 /// blocks the process.
@@ -61,7 +61,7 @@ pub(crate) struct Attached {
     over: bool,
 }
 
-/// Destination of input.
+/// Destination of the clients' input.
 #[derive(Default)]
 pub(crate) enum Sink {
     /// The process has no input, or its input is closed.
@@ -77,7 +77,7 @@ struct AttachedClient {
     output: bool,
     lossless: bool,
     resumable: bool,
-    /// Position of the next byte to send.
+    /// Position in the output of the next byte to send.
     next: u64,
     /// Number of missed bytes, if the client must be informed about them and its position.
     unreported: Option<u64>,
@@ -89,7 +89,7 @@ struct AttachedClient {
     broken: bool,
 }
 
-/// A client that may return.
+/// A disconnected client that may return.
 struct Absent {
     next: u64,
     until: Instant,
@@ -138,7 +138,7 @@ impl Attached {
         self.awaited = Some(Instant::now() + RETURN_TIME);
     }
 
-    /// Accepts a client.
+    /// Accepts a client that wants to attach.
     ///
     /// # Errors
     /// Returns a refusal if there are too many clients, another client sends input, or the requested position is beyond

@@ -76,7 +76,7 @@ pub(crate) struct Log {
     unreported: bool,
 }
 
-/// Label of output in the log.
+/// Log source of output, and whether the output is logged.
 #[derive(Default)]
 struct LogSource {
     name: String,

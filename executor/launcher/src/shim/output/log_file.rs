@@ -47,13 +47,13 @@ pub(super) struct LogFile {
     pending_bytes: u64,
     /// Number of lost bytes of output that the file does not report yet.
     lost: u64,
-    /// True after a failed write.
+    /// True if the last write failed.
     failing: bool,
     /// True if the file ends with a part of a line that could not be removed.
     torn: bool,
 }
 
-/// Handling of missing directories.
+/// Whether missing directories are created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Create,

@@ -26,7 +26,7 @@ pub(crate) struct MaskedValues {
     root: PathBuf,
     inputs: Vec<Rc<Value>>,
     files: Vec<Rc<Value>>,
-    /// Values of new files that an update is about to swap in.
+    /// Values of the files that a running update is about to make visible.
     announced: Vec<Rc<Value>>,
     updates: u64,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Masking {
 }
 
 impl Masking {
-    /// Returns a masking without values.
+    /// Returns a masking that masks nothing.
     pub(crate) fn none() -> Self {
         Self::new(Redaction::None, Vec::new())
     }
@@ -165,7 +165,7 @@ impl MaskedValues {
         self.files.append(&mut self.announced);
     }
 
-    /// Drops the announced values.
+    /// Stops masking the announced values, because their update has failed.
     pub(crate) fn withdraw(&mut self) {
         self.announced.clear();
     }

@@ -43,7 +43,7 @@ pub(crate) struct Control {
     heartbeat: HeartbeatWriter,
 }
 
-/// A connected peer.
+/// Connection to a daemon or launcher.
 struct Connection {
     socket: Seqpacket,
     /// True if the peer has disconnected or does not read. The peer's earlier commands are still executed, without
@@ -63,7 +63,7 @@ pub(crate) enum Command {
     Signal(Signal),
     /// Reply with the secret inputs.
     ReadSecrets(ReadSecrets),
-    /// Attach a client to the process.
+    /// Attach a client to the container's process.
     Attach(Attach, Vec<OwnedFd>),
     /// Replace the secret files.
     UpdateFiles(Update),
@@ -101,7 +101,7 @@ pub(crate) struct Worker {
     pub(crate) peer: Option<i32>,
 }
 
-/// Content of a reply.
+/// Content of a successful reply.
 #[allow(clippy::large_enum_variant)] // short-lived, one at a time
 pub(crate) enum AnswerPayload {
     /// Secrets. The descriptors are wiped if the reply cannot be sent.
@@ -120,7 +120,7 @@ impl AnswerPayload {
     }
 }
 
-/// A command that needs a reply.
+/// A command that has been read and not yet replied to.
 pub(crate) struct PendingCommand {
     command: Command,
     answer: AnswerDestination,

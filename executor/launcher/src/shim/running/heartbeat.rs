@@ -22,17 +22,17 @@ impl HeartbeatWriter {
         Self { heartbeat, timeout: timeout.unwrap_or(UNWATCHED_TIMEOUT) }
     }
 
-    /// Starts an iteration of a loop.
+    /// Records the start of an iteration of a loop.
     pub(crate) fn turn(&self) {
         self.start(Duration::ZERO);
     }
 
-    /// Starts an operation that may take `longer` than an iteration.
+    /// Records the start of an operation that may take `longer` than an iteration.
     pub(crate) fn start(&self, longer: Duration) {
         self.heartbeat.turn(self.timeout + longer);
     }
 
-    /// Starts a wait.
+    /// Records that the shim waits for events, without a deadline.
     pub(crate) fn rest(&self) {
         self.heartbeat.rest();
     }

@@ -1,7 +1,7 @@
 //! Measures the size of a container's writable layer.
 //!
-//! The container controls the content of the layer. The layer can have any size. So each reading of the counters
-//! continues the walk only for a short time, and a new walk starts 10 s after the last walk completed. Until the first
+//! The container controls the content of the layer, which can have any size. So each reading of the counters continues
+//! the walk for at most [`READ_TIME_MAX`], and a new walk starts 10 s after the last walk completed. Until the first
 //! walk completes, the size is unknown.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use executor_sys::tree_size::TreeWalk;
 
 use crate::finish::now;
 
-/// Time between two walks.
+/// Time from the end of a walk through the layer to the start of the next walk.
 const WALK_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum time that a reading spends on a walk.
 const READ_TIME_MAX: Duration = Duration::from_millis(10);

@@ -25,7 +25,7 @@ impl Interfaces {
         Self(on_network.then(|| File::open(format!("/proc/{init}/net/dev")).ok()).flatten())
     }
 
-    /// Reads the counters.
+    /// Returns the sum of the counters of all interfaces except loopback.
     pub(crate) fn usage(&self) -> Option<NetworkUsage> {
         let file = self.0.as_ref()?;
         let mut table = vec![0; 4096];

@@ -40,8 +40,8 @@ pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     }
 }
 
-/// Replaces entries of the image at which a volume replaces one of the files, unless they are regular files. The volume
-/// is then mounted on an empty file.
+/// Prepares the mount points of volumes that replace one of these files: if the image has a symbolic link or a special
+/// file there, replaces it with an empty file, on which the volume is then mounted.
 ///
 /// # Errors
 /// Returns a refusal if the disk is full.
@@ -97,7 +97,7 @@ pub(crate) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
     known.then(|| contents(plan, None)).transpose()
 }
 
-/// Writes the files.
+/// Writes the files that no volume replaces into the root.
 ///
 /// # Errors
 /// Returns a refusal if the disk is full.

@@ -18,7 +18,7 @@ use crate::shim::Ready;
 /// Time limit for suspending a container's processes.
 pub(crate) const SUSPEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A pause in progress.
+/// State of a paused container.
 pub(crate) struct Paused {
     stopped: StoppedProcesses,
     since: Instant,

@@ -46,7 +46,7 @@ const COMMAND_FDS: usize = 4;
 #[derive(Serialize, Deserialize)]
 struct StarterCommand {
     process: usize,
-    /// Number of views that follow.
+    /// Number of views that follow in separate messages.
     views: usize,
 }
 
@@ -172,7 +172,7 @@ impl Starter {
         }
     }
 
-    /// Returns this end of the socket.
+    /// Returns the shim's end of the socket.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -201,13 +201,13 @@ fn set_up(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) ->
     SignalEvents::take(&SIGNALS) // it exits with its shim, not by a signal to all processes
 }
 
-/// State in the step starter itself.
+/// State of the step starter in its own process.
 struct Service<'a> {
     host: &'a Host,
     filter: &'a Arc<Filter>,
     target: ExecTarget,
     socket: &'a Seqpacket,
-    /// Process indices by pid.
+    /// Indices of the running processes in the plan, by pid.
     running: BTreeMap<i32, usize>,
 }
 
@@ -219,7 +219,7 @@ enum Event {
 }
 
 impl Service<'_> {
-    /// Serves until the shim has exited.
+    /// Executes commands and reports exits until the shim has exited.
     fn run(mut self, signals: &SignalEvents) -> io::Result<()> {
         loop {
             let mut events = Events::default();

@@ -1,4 +1,4 @@
-//! Tests the worst-case cost, the memory limits, and the warnings about values that do not fit.
+//! Tests the maximum number of examined bytes, the memory limits, and the warnings about values that do not fit.
 
 use super::super::matcher::cost;
 use super::super::pieces::{ENCODED_MAX, FORM_MAX, VALUES_MAX};

@@ -1,4 +1,4 @@
-//! These tests need root: they create file systems.
+//! Tests rotations of secret files. The tests need root, because they create file systems.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -11,7 +11,8 @@ use super::*;
 const CONTENTS: [&[u8]; 4] = [b"user", b"password", b"token", b"one"];
 const PAGE: u64 = 4096;
 
-/// Creates a volume of writable files with `more` additional bytes of room, and stored copies of some files.
+/// Creates a volume of writable files to which a process may add `more` bytes. `kept` holds contents that are also
+/// stored as originals.
 fn writable_and_kept(more: u64, kept: &[&[u8]]) -> Volume {
     let files = CONTENTS.iter().map(|content| PlannedFile::private("/etc/x/y", content.len() as u64, ""));
     let volume = Volume::create(volume_size(&files.collect::<Vec<_>>(), PAGE)).unwrap();

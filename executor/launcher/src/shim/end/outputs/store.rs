@@ -33,9 +33,9 @@ pub(super) struct Store<'a> {
 
 /// Error of a file that was not copied.
 enum Uncopied {
-    /// The time limit was reached.
+    /// Copying had to stop, because the time limit was reached or the container is stopped. Holds the reason.
     Over(&'static str),
-    /// I/O error.
+    /// The file could not be copied because of an I/O error.
     Failed(io::Error),
 }
 

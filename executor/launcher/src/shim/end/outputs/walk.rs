@@ -1,4 +1,4 @@
-//! The helper that searches for outputs, in the container's mount namespace and as the process's user.
+//! Searches for outputs in a helper process, in the container's mount namespace and as the process's user.
 //!
 //! The input is the list of declared paths. The output is one message for each file over a socket, with a descriptor
 //! for reading the file. The helper walks a tree that the container controlled, after all processes of the container
@@ -37,14 +37,14 @@ pub(super) enum OutputMessage {
     /// A file. The message carries its descriptor.
     File {
         path: String,
-        /// Permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// A path that is not captured.
     Skipped { path: String, reason: String },
-    /// End of the list.
+    /// The search is complete. No message follows.
     Done,
-    /// The helper cannot start.
+    /// The search cannot start; holds the error message.
     Failed(String),
 }
 
@@ -65,7 +65,7 @@ pub(super) struct OutputSearch<'a> {
 /// Error: the shim no longer receives messages.
 struct SearchRecvError;
 
-/// Entry at a path.
+/// File or directory at a declared path.
 enum Entry {
     File(OwnedFd, u32),
     Directory,
@@ -95,7 +95,7 @@ impl OutputSearch<'_> {
     }
 }
 
-/// State of a search.
+/// State of the search for outputs.
 struct OutputWalker<'a> {
     walk: &'a OutputSearch<'a>,
     root: OwnedFd,

@@ -28,7 +28,7 @@ pub(super) struct Swap<'a> {
 }
 
 impl Swap<'_> {
-    /// Swaps in the new generation.
+    /// Makes every mount point show the new generation.
     pub(super) fn forth(&self) -> Result<(), Refused> {
         let views = self.views(|mount| self.rotation.beside(mount))?;
         if views.is_empty() {
@@ -39,7 +39,7 @@ impl Swap<'_> {
         })
     }
 
-    /// Swaps the old generation back in, at every mount point that does not show it.
+    /// Makes every mount point show the old generation again.
     pub(super) fn back(&self) -> Result<(), Refused> {
         self.rotation.swap_back().map_err(|error| failed("cannot swap back the secret files", &error))?;
         let views = self.views(|mount| mount.to_string().into())?;

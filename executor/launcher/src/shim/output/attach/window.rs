@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use executor_core::protocol::{ATTACHED_PACKET_MAX, FromShim};
 
-/// Cost of a packet in addition to its bytes. The cost also limits the memory for a process that writes single bytes to
-/// both streams alternately.
+/// Number of bytes by which a packet counts more than its output, towards the limits on kept output. This also limits
+/// the memory for a process that writes single bytes to both streams alternately.
 const PACKET_COST: u64 = 64;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(super) struct Window {
 
 /// Bytes of one stream as they are sent, preceded by the mark of the stream.
 struct Packet {
-    /// Position of the first output byte.
+    /// Position in the output of the packet's first byte.
     at: u64,
     bytes: Vec<u8>,
 }
@@ -41,7 +41,7 @@ impl Window {
         self.packets.front().map_or(self.end, |packet| packet.at)
     }
 
-    /// Adds output.
+    /// Adds output at the end of the window.
     pub(super) fn push(&mut self, mark: FromShim, mut bytes: &[u8]) {
         if let Some(last) = self.packets.back_mut().filter(|last| last.bytes[0] == mark as u8) {
             let (fits, rest) = bytes.split_at(bytes.len().min(ATTACHED_PACKET_MAX - last.bytes.len()));
@@ -55,7 +55,7 @@ impl Window {
         }
     }
 
-    /// Counts output that is not kept.
+    /// Advances the position past output that is not kept.
     pub(super) fn pass(&mut self, bytes: &[u8]) {
         debug_assert!(self.packets.is_empty());
         self.end += bytes.len() as u64;
@@ -79,7 +79,7 @@ impl Window {
         self.end.saturating_sub(place.max(self.start())) + packets as u64 * PACKET_COST
     }
 
-    /// Drops output before a position.
+    /// Drops output before the position `place`.
     pub(super) fn drop_before(&mut self, place: u64) {
         while self.packets.front().is_some_and(|packet| packet.end() <= place) {
             self.packets.pop_front();
@@ -89,7 +89,8 @@ impl Window {
         }
     }
 
-    /// Drops the oldest output, up to a position, until the rest costs at most `cost_max`.
+    /// Drops the oldest packets that end at or before position `place`, until the kept packets cost at most `cost_max`
+    /// bytes ([`Self::cost_from`]).
     pub(super) fn shrink(&mut self, cost_max: u64, place: u64) {
         let mut cost = self.cost_from(self.start());
         while let Some(first) = self.packets.front().filter(|first| cost > cost_max && first.end() <= place) {
