@@ -2,9 +2,8 @@
 //!
 //! The file is YAML or JSON in the protobuf JSON mapping. The file contains either an `executor.v1.Action`, or a
 //! document with `action` and the RunRequest fields `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and
-//! `log_source`. File contents are base64, as the mapping requires. This module reports
-//! syntax and type errors with path and line. The errors contain no values, because values can be secret. executord
-//! reports all other errors.
+//! `log_source`. File contents are base64, as the mapping requires. This module reports syntax and type errors with
+//! path and line. The errors contain no values, because values can be secret. executord reports all other errors.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -18,7 +17,7 @@ use executor_yaml::{Limits, Node, Place, Value as Yaml, parse as parse_yaml};
 use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
 use serde_json::{Value, json};
 
-/// Maximum file size, in bytes.
+/// Maximum size of a file of actions, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 /// Parser limits. The depth is sufficient for every tree that executord accepts.
 const LIMITS: Limits = Limits { bytes: BYTES_MAX as usize, depth: 100, nodes: 500_000, copied_bytes: 4 << 20 };
@@ -203,7 +202,7 @@ pub(crate) struct Visit<'a> {
     pub(crate) action: &'a Action,
 }
 
-/// Lists all actions, parents before children.
+/// Lists all actions of a request, parents before children.
 pub(crate) fn visit(request: &RunRequest) -> Vec<Visit<'_>> {
     let mut seen = Vec::new();
     let roots = request.setup.iter().map(|setup| ("setup".to_owned(), setup));
@@ -330,7 +329,7 @@ mod tests {
         assert!(read_text("- run").unwrap_err().contains("is not a mapping"));
     }
 
-    /// Errors have a path, a line and a column.
+    /// Each reported fault has a path, a line and a column.
     #[test]
     fn faults_have_path_and_place() {
         let table = [

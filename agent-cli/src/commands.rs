@@ -304,7 +304,7 @@ pub(crate) enum Prepared {
     Direct(Direct),
 }
 
-/// Result of the preparation of a command.
+/// What remains after the preparation of a command: nothing, or work that needs an executord.
 pub(crate) enum Next {
     /// Done without executord; holds the exit status.
     Done(u8),
@@ -312,7 +312,7 @@ pub(crate) enum Next {
 }
 
 impl Command {
-    /// Checks for conflicting flags that the definitions cannot express.
+    /// Checks for conflicting flags that clap's definitions cannot express.
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         match self {
             Self::Run(run) => run.check(global.local),

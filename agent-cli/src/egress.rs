@@ -27,7 +27,7 @@ struct GroupRule {
     code: Option<i32>,
     #[serde(default)]
     log: bool,
-    /// Ignored field.
+    /// Description for users, which is ignored.
     #[serde(default, rename = "description")]
     _description: Option<String>,
 }
@@ -84,7 +84,7 @@ fn rule_of(rule: serde_json::Value) -> Result<EgressRule, String> {
     })
 }
 
-/// Parses `80,443` or `1000-2000`.
+/// Parses port ranges: `80,443` or `1000-2000`.
 fn port_ranges(text: &str) -> Result<Vec<PortRange>, String> {
     let number = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0).map(u32::from);
     let range = |text: &str| {

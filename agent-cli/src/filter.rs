@@ -32,7 +32,7 @@ pub(crate) enum ContainerFilter {
     Until(SystemTime),
 }
 
-/// A state, as shown by `ps`.
+/// A state of a container, as shown by `ps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The state of a container that is not paused.
@@ -43,7 +43,7 @@ pub(crate) enum Status {
 const KEYS: &str = "ancestor, exited, health, id, label, name, network, pod, status, until";
 
 impl ContainerFilter {
-    /// Parses `KEY=VALUE`.
+    /// Parses a filter for containers: `KEY=VALUE`.
     ///
     /// # Errors
     /// Returns the reason if the key is unknown or the value is invalid for the key.
@@ -170,7 +170,7 @@ pub(crate) enum EventFilter {
 }
 
 impl EventFilter {
-    /// Parses `KEY=VALUE`.
+    /// Parses a filter for events: `KEY=VALUE`.
     ///
     /// # Errors
     /// Returns the reason if the key or kind is unknown.

@@ -11,7 +11,7 @@ use executor_client::{Client, Code, Match};
 /// Maximum number of candidate ids in the error for an ambiguous prefix.
 const REPORTED_MAX: u32 = 10;
 
-/// Calls `work` with an id. If executord does not know the id, calls `work` with the only id that begins with it.
+/// Calls `work` with an id. If executord does not know the id, calls `work` with the only id that has this prefix.
 pub(crate) async fn with<T, F>(client: &Client, id: String, mut work: impl FnMut(String) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,

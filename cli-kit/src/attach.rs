@@ -1,6 +1,6 @@
 //! Connects this command's standard streams to the standard streams of a container's process.
 //!
-//! The process blocks while its output is not read, as if it wrote to this program's own pipe. After a restart of
+//! The process blocks while its output is not read, like a process that writes to a pipe. After a restart of
 //! executord the streams resume at the same position.
 
 use executor_client::{AttachOptions, Attached};
@@ -23,7 +23,8 @@ pub struct Wanted {
     pub keys: DetachKeys,
     /// True if the process blocks while its output is not read.
     pub lossless: bool,
-    /// Output offset in bytes to begin at, kept output included. None begins with new output.
+    /// Byte offset in the output at which to begin; it may be in output that executord has kept. `None` begins with new
+    /// output.
     pub from: Option<u64>,
 }
 

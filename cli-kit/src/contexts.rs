@@ -15,24 +15,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// Variable with the path of executord's socket.
+/// Environment variable with the path of executord's socket.
 pub const SOCKET: &str = "EXECUTOR_SOCKET";
-/// Variable with the address of an executord on another machine.
+/// Environment variable with the address of an executord on another machine.
 pub const ADDRESS: &str = "EXECUTOR_ADDRESS";
-/// Variables with the TLS files, and the server name in executord's certificate.
+/// Environment variables with the TLS files, and with the server name in executord's certificate.
 pub const TLS_CERT: &str = "EXECUTOR_TLS_CERT";
 pub const TLS_KEY: &str = "EXECUTOR_TLS_KEY";
 pub const TLS_CA: &str = "EXECUTOR_TLS_CA";
 pub const TLS_SERVER_NAME: &str = "EXECUTOR_TLS_SERVER_NAME";
-/// Variable that names a context.
+/// Environment variable with the name of a context.
 pub const CONTEXT: &str = "EXECUTOR_CONTEXT";
 /// Environment variable with the path of the contexts file.
 pub const CONTEXTS: &str = "EXECUTOR_CONTEXTS";
-/// Maximum file size, in bytes.
+/// Maximum size of the contexts file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
-/// Maximum number of contexts.
+/// Maximum number of contexts in the contexts file.
 const CONTEXTS_MAX: usize = 1000;
-/// Maximum length of a name, in bytes.
+/// Maximum length of a context's name, in bytes.
 const NAME_MAX: usize = 64;
 
 /// An executord to connect to.
@@ -70,7 +70,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the server. `said` maps a field to the flag, variable or key that set it, for error messages.
+    /// Returns the server that the context names. `said` maps a field to the flag, variable or key that set it, for
+    /// error messages.
     ///
     /// # Errors
     /// Returns an error if fields are missing or conflict.
@@ -142,7 +143,7 @@ pub struct Contexts {
     pub contexts: BTreeMap<String, Context>,
 }
 
-/// Returns the path of the file; `None` if there is no home directory.
+/// Returns the path of the contexts file; `None` if there is no home directory.
 pub fn path() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable(CONTEXTS).or_else(|| {
@@ -157,7 +158,7 @@ fn fault(path: &Path, why: impl fmt::Display) -> Failure {
 }
 
 impl Contexts {
-    /// Reads the file. A missing file has no contexts.
+    /// Reads the contexts file. A missing file has no contexts.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is malformed.
@@ -186,7 +187,7 @@ impl Contexts {
         Ok(contexts)
     }
 
-    /// Writes the file atomically.
+    /// Writes the contexts file atomically.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -225,7 +226,7 @@ pub fn for_context(name: &str) -> Result<Server, Failure> {
     contexts.get(name, &path)?.server(|field| format!("{}: contexts.{name}.{field}", path.display()))
 }
 
-/// Returns the name of the file's current context.
+/// Returns the name of the current context in the contexts file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is malformed.
@@ -262,7 +263,7 @@ fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
     ]
 }
 
-/// Selects this executord, and no other, in the environment of a program.
+/// Sets environment variables of a program so that they select this executord, and no other.
 pub fn export_server(command: &mut std::process::Command, server: &Server) {
     for (name, value) in environment(server) {
         match value {

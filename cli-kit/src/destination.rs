@@ -33,7 +33,7 @@ pub enum TargetKind {
     Other,
 }
 
-/// Target of fetched files.
+/// Directory and name that fetched files are written to.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
     /// Directory that all files are written below.
@@ -67,7 +67,7 @@ impl WriteError {
         matches!(source.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
     }
 
-    /// Returns the reason, without the path.
+    /// Returns the reason of the error, without the path.
     pub fn why(&self) -> String {
         match self {
             Self::Refused { why, .. } => (*why).to_owned(),
@@ -94,7 +94,7 @@ fn there(path: &Path) -> io::Result<TargetKind> {
     })
 }
 
-/// Applies cp's rules for destinations.
+/// Returns where cp would write `source`, for a destination of the file type `there`.
 pub fn place(source: Source<'_>, destination: &Path, there: TargetKind) -> Result<Place, WriteError> {
     let refused = |why| Err(WriteError::Refused { path: destination.to_owned(), why });
     let own_name = |path: &str| path.rsplit('/').next().map(OsString::from);

@@ -50,7 +50,7 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, 
     result
 }
 
-/// Connects, or starts a private executord and stops it afterwards.
+/// Executes a command with an executord: connects to executord, or starts a private executord and stops it afterwards.
 async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
     let output = Output::start(PROGRAM).map_err(Failure::System)?;
     let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
@@ -92,7 +92,7 @@ pub async fn with_private_daemon(
         stopped = daemon.stop() => if let Err(complaint) = stopped {
             output.note(complaint);
         },
-        // executord got SIGTERM, and detects the exit of this program.
+        // executord got SIGTERM, and notices when this program exits.
         _ = interrupts.next() => output.note(format!("this command exited immediately; {home} may still exist")),
     }
     settle(output, result, interrupts).await

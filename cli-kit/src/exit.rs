@@ -7,9 +7,9 @@ use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
 /// Exit status for errors of this program, the daemon or the caller, as opposed to the status of the process.
 pub const OURS: u8 = 125;
-/// The program exists but cannot be executed.
+/// Exit status if the program exists but cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
-/// The program does not exist.
+/// Exit status if the program does not exist.
 pub const NOT_FOUND: u8 = 127;
 /// Base of the exit status after a signal; the number of the signal is added.
 pub const SIGNAL_BASE: u8 = 128;
@@ -30,7 +30,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Converts the result of a completed container.
+    /// Converts the result of a completed container to an outcome.
     pub fn new(ending: Option<&Ending>) -> Self {
         let Some(ending) = ending else { return Self::Unknown };
         match (ending.exit.and_then(|exit| exit.status), &ending.failure) {
@@ -46,7 +46,7 @@ impl Outcome {
         }
     }
 
-    /// Converts the exit status of a process.
+    /// Converts the exit status of a process to an outcome.
     pub fn from_exit(exit: &ExitStatus) -> Self {
         match exit.status {
             Some(exit_status::Status::Code(code)) => Self::Exited(code),
@@ -55,7 +55,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the exit status of this program.
+    /// Returns the exit status with which this program reports the outcome.
     pub fn status(self) -> u8 {
         match self {
             // Use the low 8 bits, as the kernel reports them to a parent.

@@ -14,7 +14,7 @@ use crate::{exit, signals};
 /// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// An error in the command line, or in something that it names.
+    /// An error in the command line, or in an input that the command line names.
     #[error("{0}")]
     Usage(String),
     /// An error of another module.
@@ -35,7 +35,7 @@ pub enum Failure {
     /// The system denied a resource that every program needs, such as a thread.
     #[error("the system denied a resource that this program needs")]
     System(#[source] io::Error),
-    /// The reader of the output closed it.
+    /// The reader of this program's output closed the output.
     #[error("the output was closed by its reader")]
     ClosedPipe,
     #[error("interrupted by {}", signals::name(*.0))]
@@ -52,7 +52,7 @@ pub enum Failure {
     /// The log stream closed while the process keeps running.
     #[error("the output of {id} is incomplete")]
     LogLost { id: String },
-    /// The container of an audit exited before it was searched.
+    /// The container of an audit exited before the audit searched the container.
     #[error("the audit's container exited early: {0}; the root file system must have /bin/sh, cat and sleep")]
     AuditEnded(String),
     /// A file to copy could not be read.
@@ -64,7 +64,7 @@ pub enum Failure {
     /// A copy is larger than its limit.
     #[error("{path}: larger than {max} bytes; --max-size sets the limit")]
     CopyTooLarge { path: String, max: u64 },
-    /// Entries were skipped by a copy; each was reported.
+    /// A copy skipped files or directories; each was already reported.
     #[error("{left_out} not copied, {copied} copied")]
     LeftOut { left_out: usize, copied: u64 },
     /// Executord sent an output that was not requested.
@@ -73,10 +73,10 @@ pub enum Failure {
     /// The size of an output differs from the announced size.
     #[error("{path}: executord sent a different number of bytes than announced")]
     OutputSize { path: String },
-    /// Outputs are missing from a copy; each was reported.
+    /// Outputs are missing from a copy, because they were not captured; each was already reported.
     #[error("{skipped} not captured, {copied} copied")]
     OutputsSkipped { skipped: usize, copied: usize },
-    /// Some of several operations failed; each failure was reported.
+    /// Some of several operations failed; each failure was already reported.
     #[error("{failed} of {all} failed")]
     Several { failed: usize, all: usize },
 }
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// Returns the exit status of this program.
+    /// Returns the exit status with which this program reports the failure.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::ClosedPipe => exit::after_signal(signals::PIPE as i32),
@@ -153,7 +153,7 @@ impl Failure {
         text
     }
 
-    /// Appends a line of advice.
+    /// Appends a line of advice to an error that executord returned.
     #[must_use]
     pub fn advise(mut self, advice: &str) -> Self {
         if let Self::Refused { message, .. } | Self::Violated { message, .. } = &mut self {

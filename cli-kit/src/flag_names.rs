@@ -160,7 +160,7 @@ pub(crate) fn in_words(text: &str) -> String {
     elements(&text)
 }
 
-/// Replaces names of list elements inside a sentence with their flags.
+/// Replaces the field names of secret files (`action.run.volume_mounted_files[1]`) inside a sentence with their flags.
 fn elements(text: &str) -> String {
     const FILES: &str = "action.run.volume_mounted_files[";
     let mut parts = text.split(FILES);
@@ -177,7 +177,7 @@ fn elements(text: &str) -> String {
     words
 }
 
-/// Splits `env[3].name` into `env` and `3`; the rest belongs to the same flag.
+/// Splits `env[3].name` into `env` and `3`. The text after the bracket is dropped, because it has the same flag.
 fn element(field: &str) -> (&str, Option<&str>) {
     let Some((list, rest)) = field.split_once('[') else {
         return (field, None);

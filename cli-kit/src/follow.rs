@@ -48,7 +48,7 @@ pub struct Attached<'a> {
     pub pressed: Pressed,
     pub grace_without_reader: Duration,
     pub streams: Streams,
-    /// True if this command created the container: the process then blocks until this command has printed all of its
+    /// True if this command created the container: the process then blocks until this command has printed the process's
     /// output.
     pub created: bool,
     /// True if the container's output is not logged.
@@ -213,7 +213,7 @@ pub async fn run_foreground(
     attached.follow(interrupts, printer).await
 }
 
-/// Like [`run_foreground`], for a container that was created elsewhere.
+/// Follows an existing container until it completes, like [`run_foreground`].
 pub async fn stay_with(
     session: &Session,
     id: &str,

@@ -79,7 +79,7 @@ impl Documented {
 }
 
 impl GenerateArgs {
-    /// Writes the requested files.
+    /// Writes the manual, the completions or the page with the help, as requested.
     pub fn generate(&self, program: Documented) -> Result<(), Failure> {
         let failed = |source| Failure::Generate { path: self.out.clone(), source };
         if self.what != Generated::Completions && !self.shell.is_empty() {

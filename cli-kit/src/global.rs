@@ -50,7 +50,7 @@ pub struct Global {
 }
 
 impl Global {
-    /// Sets missing flags from the environment.
+    /// Sets `json` if the environment requests JSON output.
     pub fn apply_environment(&mut self) {
         self.json |= std::env::var_os(JSON).is_some_and(|json| json == "1");
     }
@@ -65,7 +65,7 @@ impl Global {
         files.iter().any(|file| file.is_some()) || self.tls_server_name.is_some()
     }
 
-    /// Checks for conflicting flags that the definitions cannot express.
+    /// Checks for conflicting flags that clap's definitions cannot express.
     pub fn check(&self) -> Result<(), Failure> {
         let named = [
             ("--socket", self.socket.is_some()),

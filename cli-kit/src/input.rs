@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Failure;
 use crate::terminal::{self, Keyboard, Typed};
 
-/// Sends input; returns only when the detach keys are pressed.
+/// Forwards standard input and window sizes to a process; returns only when the detach keys are pressed.
 pub async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) -> Result<(), Failure> {
     let mut changes = signal(SignalKind::window_change()).map_err(Failure::System)?;
     let mut ended = false;

@@ -14,7 +14,7 @@ pub struct Interrupts {
 const ASKING: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
 
 impl Interrupts {
-    /// Replaces the default action of these signals; [`Self::next`] returns them.
+    /// Replaces the default actions of SIGINT, SIGTERM and SIGHUP. [`Self::next`] then returns these signals.
     pub fn install() -> io::Result<Self> {
         let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         let mut signals = [None, None, None];
@@ -26,7 +26,7 @@ impl Interrupts {
         Ok(Self { signals })
     }
 
-    /// Returns interrupts that never arrive.
+    /// Returns a value that replaces no signal. [`Self::next`] then waits forever.
     pub fn none() -> Self {
         Self { signals: [None, None, None] }
     }
@@ -52,7 +52,7 @@ async fn one(signal: &mut Option<Signal>) {
     }
 }
 
-/// Parses `SigIgn:` of /proc/PID/status; 0 if it is missing.
+/// Returns the mask of ignored signals (`SigIgn:`) from the text of /proc/PID/status; 0 if the mask is missing.
 fn ignored_mask(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

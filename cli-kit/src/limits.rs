@@ -5,7 +5,7 @@ use executor_client::v1::Limits;
 
 use crate::units;
 
-/// A limit that can be absent.
+/// A limit of a flag: an amount, or no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     Amount(u64),

@@ -34,7 +34,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for the launcher to remove the directories after executord has exited.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Like `CLEANUP_TIMEOUT`, for an executord that never served: it may not have started a launcher.
+/// Like `CLEANUP_TIMEOUT`, for an executord that never served: such an executord may not have started a launcher.
 const UNSERVED_CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Polling interval for conditions without a notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -232,15 +232,16 @@ fn make_home() -> Result<PathBuf, LocalError> {
     Err(LocalError::Directory(error))
 }
 
-/// Returns true if there is space for a container's state. File systems without an inode limit report 0 inodes in
-/// total.
+/// Returns true if the file system of `dir` has space for a container's state. File systems without an inode limit
+/// report 0 inodes in total.
 fn has_room(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_ok_and(|space| {
         space.f_bavail.saturating_mul(space.f_frsize) >= ROOM.0 && (space.f_files == 0 || space.f_favail >= ROOM.1)
     })
 }
 
-/// Removes the remaining files. Returns an error if a file system is mounted there: the removal would delete its files.
+/// Removes the private executord's directory. Returns an error if a file system is mounted below the directory, because
+/// the removal would delete the files of that file system.
 fn remove_home(home: &Path) -> Result<(), String> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|error| error.to_string())?;
     if let Some(mount) = mounted_below(&table, home) {

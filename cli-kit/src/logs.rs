@@ -27,11 +27,11 @@ pub struct Printer {
     output: Output,
     form: Form,
     pub messages: Vec<String>,
-    /// Bytes of missing output.
+    /// Number of bytes of output that are missing.
     pub dropped: u64,
     /// Number of gaps in the output.
     gaps: u64,
-    /// Set if lines are prefixed with timestamps.
+    /// State of the timestamps before lines; `None` if lines have no timestamps.
     stamps: Option<Stamps>,
     kept: Option<Kept>,
 }
@@ -52,7 +52,7 @@ impl Printer {
         self.kept.map(Kept::into_bytes).unwrap_or_default()
     }
 
-    /// Prefixes lines with timestamps.
+    /// Sets the printer to prefix lines with timestamps.
     pub fn with_times(mut self) -> Self {
         self.stamps = Some(Stamps::default());
         self
@@ -83,7 +83,7 @@ impl Printer {
         }
     }
 
-    /// Prints output of the process.
+    /// Prints bytes that the process wrote to a stream.
     pub async fn bytes(&mut self, stream: Stream, bytes: Vec<u8>) {
         if let Some(kept) = &mut self.kept {
             kept.push(&bytes);
@@ -100,7 +100,7 @@ impl Printer {
         self.output.note(format!("{} not kept, because the container's log limits were exceeded", of_output(bytes)));
     }
 
-    /// Reports missing output at this position.
+    /// Reports that `bytes` of output are missing at this position.
     pub fn dropped(&mut self, bytes: u64, log_bytes_max: Option<u64>) {
         self.dropped += bytes;
         self.gaps += 1;
@@ -157,7 +157,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Records for each stream whether its last line is unfinished; the next entry then gets no timestamp.
+/// Records for each stream whether its last line is unfinished; an entry that continues the line gets no timestamp.
 #[derive(Debug, Default)]
 struct Stamps {
     within: [bool; 2],

@@ -119,7 +119,7 @@ impl Output {
         }
     }
 
-    /// Waits until everything is written.
+    /// Waits until all queued output is written.
     pub async fn finish(&self) -> Result<(), Failure> {
         let (done, written) = oneshot::channel();
         self.send(Message::Flush(done));

@@ -49,7 +49,7 @@ impl Request {
         wanted.then(|| (v1::PullImageRequest { reference, credentials, platform }, policy == v1::PullPolicy::Always))
     }
 
-    /// Returns the images of volumes to pull before the container is created.
+    /// Returns the images of volumes to pull before the container is created, each as in [`Self::to_pull`].
     pub fn volumes_to_pull(&self) -> Vec<(v1::PullImageRequest, bool)> {
         let policy = self.message().pull_policy();
         let images = self.volumes().iter().filter_map(|volume| match &volume.source {

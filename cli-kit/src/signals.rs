@@ -13,7 +13,7 @@ const RTMAX: u32 = 64;
 pub const USR1: u32 = 10;
 pub const PIPE: u32 = 13;
 
-/// Parses `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
+/// Parses a signal: `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
 pub fn parse(text: &str) -> Result<u32, String> {
     parse_signal(text).and_then(|number| u32::try_from(number).ok()).ok_or_else(|| {
         "is not a signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned()

@@ -1,11 +1,11 @@
-//! Errors of calls, as messages for the user.
+//! Converts errors of RPCs to messages for the user.
 
 use executor_client::{Code, Error, Refusal};
 
 use crate::failure::Failure;
 use crate::flag_names;
 
-/// Adds the attempted operation to the error of a call.
+/// Adds the attempted operation to the error of an RPC.
 pub trait ErrorContext<T> {
     /// Converts the error to a failure of the operation `doing` ("stop web-1").
     ///

@@ -27,7 +27,7 @@ static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 pub struct Raw(());
 
 impl Raw {
-    /// Enters raw mode.
+    /// Sets the terminal to raw mode until the value is dropped.
     pub fn enter() -> Result<Self, Failure> {
         let failed = |error: rustix::io::Errno| Failure::System(error.into());
         let stdin = io::stdin();
@@ -68,7 +68,7 @@ pub fn require(input: bool) -> Result<(), Failure> {
     Err(Failure::Usage(format!("--tty needs a terminal, but {missing} is not a terminal; omit --tty in scripts")))
 }
 
-/// Returns the width of the terminal on standard output, for tables; `None` if it is not a terminal.
+/// Returns the width of the terminal on standard output, in columns, for tables; `None` if the width is unknown.
 pub fn columns() -> Option<usize> {
     window().and_then(|size| usize::try_from(size.columns).ok())
 }
@@ -79,7 +79,7 @@ pub fn window() -> Option<WindowSize> {
     Some(WindowSize { rows: size.ws_row.into(), columns: size.ws_col.into() })
 }
 
-/// Input from standard input.
+/// Input that was read from standard input.
 #[derive(Debug)]
 pub enum Typed {
     Bytes(Zeroizing<Vec<u8>>),
@@ -142,7 +142,8 @@ pub struct DetachKeys {
 }
 
 impl DetachKeys {
-    /// Parses `ctrl-p,ctrl-q`: letters and `@[\]^_` with `ctrl-`, any other ASCII character by itself.
+    /// Parses a list of keys, such as `ctrl-p,ctrl-q`: letters and `@[\]^_` with `ctrl-`, any other ASCII character by
+    /// itself.
     ///
     /// # Errors
     /// Returns an error if the text is not such a list.

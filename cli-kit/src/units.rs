@@ -51,7 +51,7 @@ pub fn grace(text: &str) -> Result<Duration, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines(pub Option<u64>);
 
-/// Parses `20` or `all`. A negative number means all, as in docker.
+/// Parses a number of log lines: `20` or `all`. A negative number means all, as in docker.
 pub fn lines(text: &str) -> Result<Lines, String> {
     if text == "all" || text.parse::<i64>().is_ok_and(|lines| lines < 0) {
         return Ok(Lines(None));
@@ -64,11 +64,11 @@ pub fn lines(text: &str) -> Result<Lines, String> {
 pub enum Ulimit {
     /// Maximum number of open files.
     Files(u64),
-    /// Any other limit.
+    /// A limit of another resource.
     Of(v1::Ulimit),
 }
 
-/// Parses `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `memlock=-1` or `core=0`.
+/// Parses a resource limit: `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `memlock=-1` or `core=0`.
 pub fn ulimit(text: &str) -> Result<Ulimit, String> {
     let (name, limit) = text.split_once('=').ok_or("a limit is NAME=LIMIT, or NAME=SOFT:HARD: nofile=1024")?;
     let (soft, hard) = limit.split_once(':').unwrap_or((limit, limit));
@@ -132,7 +132,7 @@ pub fn line_rate(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Parses `digits[.digits]`, and returns the number times `unit`, rounded down.
+/// Parses a decimal number `digits[.digits]`, and returns the number times `unit`, rounded down.
 fn scaled(text: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let number = |part: &str| -> Option<u128> {

@@ -14,7 +14,7 @@ pub enum ServerAddress {
 }
 
 impl ServerAddress {
-    /// Returns the path if this is a unix socket.
+    /// Returns the path of the unix socket; `None` for a TCP address.
     pub fn socket(&self) -> Option<&Path> {
         match self {
             Self::Socket(path) => Some(path),

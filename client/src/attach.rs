@@ -19,21 +19,22 @@ use crate::retry::{Patience, is_away};
 /// Directions and start offset of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachOptions {
-    /// Sends input. Only one client can send input at a time.
+    /// True to send input. Only one client can send input at a time.
     pub input: bool,
-    /// Disconnects another client that sends input, and replaces it.
+    /// True to disconnect another client that sends input, and to send input instead of that client.
     pub take_over: bool,
-    /// Requests no output.
+    /// True to receive no output.
     pub no_output: bool,
-    /// Delivers every byte: the process blocks while this client does not read.
+    /// True to receive every byte: the process blocks while this client does not read.
     pub lossless: bool,
-    /// Byte offset in the output to begin at; kept output is included. `None` begins with new output.
+    /// Byte offset in the output at which to begin; it may be in output that executord has kept. `None` begins with new
+    /// output.
     pub from: Option<u64>,
     /// Size of the terminal's window, if the process has a terminal.
     pub window: Option<WindowSize>,
 }
 
-/// Event of an attached process.
+/// Event that [`Attach::next`] returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attached {
     /// Standard output. For a terminal, all output.
@@ -55,9 +56,9 @@ pub struct Attach {
     queue: Queue,
     patience: Patience,
     answers: Option<Streaming<AttachResponse>>,
-    /// Offset in the output, if known.
+    /// Byte offset in the output after the last event, if known.
     place: Option<u64>,
-    /// True after the first connection was made.
+    /// True after a connection, or an attempt to connect, has failed.
     again: bool,
     over: bool,
 }
@@ -68,7 +69,7 @@ pub fn rest_of_log(id: &str, offset: u64) -> StreamLogsRequest {
 }
 
 impl Client {
-    /// Attaches to a container's process. The first [`Attach::next`] makes the call.
+    /// Attaches to a container's process. The first [`Attach::next`] starts the RPC.
     pub fn attach(&self, id: &str, options: AttachOptions) -> Attach {
         let (input, queue) = queue();
         Attach {
@@ -100,8 +101,8 @@ impl Attach {
     /// Returns the next event, or `None` after the end of the process's output. This method is cancel safe.
     ///
     /// # Errors
-    /// Returns an error if the process exited before this call arrived, another client sends input, or executord is
-    /// unavailable for too long.
+    /// Returns an error if the process exited before executord received the RPC, another client sends input, or
+    /// executord is unavailable for too long.
     pub async fn next(&mut self) -> Result<Option<Attached>, Error> {
         while !self.over {
             let begun = Instant::now();
@@ -130,7 +131,7 @@ impl Attach {
         Ok(None)
     }
 
-    /// Converts an error from executord to the last event, to the end of the stream, or to an error.
+    /// Converts a final error from executord to the last event, to the end of the stream, or to an error.
     fn ended(&self, status: &Status) -> Result<Option<Attached>, Error> {
         // The container has exited, or its shim accepts no client: its output is in the log.
         let ended = self.again && matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
@@ -152,7 +153,7 @@ impl Attach {
                 let start = AttachStart {
                     id: self.id.clone(),
                     input,
-                    // The client whose connection broke was this client, so displacing it is safe.
+                    // The displaced connection is the broken connection of this client, so displacing it is safe.
                     take_over: take_over || self.again,
                     no_output,
                     lossless,

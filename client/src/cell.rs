@@ -1,4 +1,4 @@
-//! The cell as a whole: capacity reservations, drain, health.
+//! Calls about the cell as a whole: reserving capacity, draining, and setting the health.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ impl Cell {
     }
 
     /// Reserves an id and capacity for a container that will run later. The reservation expires after `ttl`, or after
-    /// executord's default of 60 s. Returns the reservation, and true if it is new. Repeating the call restarts the
-    /// time to live.
+    /// executord's default of 60 s. Returns the reservation, and true if this call created it. Repeating the call
+    /// restarts the time to live.
     ///
     /// # Errors
     /// Returns an error if there is not enough capacity or the id is in use. Returns [`Error::Lost`] if `id` is empty
@@ -130,8 +130,8 @@ impl Drain {
     /// Returns the next progress message, or `None` after the last message.
     ///
     /// # Errors
-    /// Returns [`Code::Aborted`] if [`Cell::undrain`] cancels the drain. Returns an error if executord is unavailable for
-    /// longer than [`crate::Client::with_patience`] allows.
+    /// Returns [`Code::Aborted`] if [`Cell::undrain`] cancels the drain. Returns an error if executord is unavailable
+    /// for longer than [`crate::Client::with_patience`] allows.
     pub async fn next(&mut self) -> Result<Option<DrainResponse>, Error> {
         loop {
             let begun = Instant::now();

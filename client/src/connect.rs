@@ -79,8 +79,8 @@ impl Client {
     /// Connects to `HOST:PORT` over TCP with mutual TLS. Only TLS 1.3 is supported.
     ///
     /// # Errors
-    /// Returns an error if no executord listens at the address, a certificate of either side is rejected, or a file
-    /// cannot be read.
+    /// Returns an error if no executord listens at the address, a certificate of the client or of executord is
+    /// rejected, or a credential file cannot be read.
     pub async fn connect_tls(address: &str, tls: &Tls) -> Result<Self, ConnectError> {
         let bad_address = || ConnectError::BadAddress(address.to_owned());
         host_and_port(address).ok_or_else(bad_address)?;
@@ -100,12 +100,12 @@ impl Client {
         Self { patience, ..self }
     }
 
-    /// Returns the generated client, for calls that have no method here.
+    /// Returns the generated gRPC client, for RPCs that have no method in this crate.
     pub fn rpc(&self) -> ExecutorClient<Channel> {
         ExecutorClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
 
-    /// Returns the channel, for other services on the same connection.
+    /// Returns the gRPC channel, for clients of other services on the same connection.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
@@ -137,13 +137,13 @@ impl Client {
         Patience::new(self.patience)
     }
 
-    /// Converts the result of a call that is not repeated.
+    /// Converts the result of an RPC that is not retried.
     pub(crate) fn answer<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Error> {
         answer.map(Response::into_inner).map_err(|status| self.error(&status))
     }
 
-    /// Makes a call, and repeats it as long as it fails with a status for which `away` returns true, such as the status of
-    /// a broken connection. The call must be idempotent, because executord may receive it more than once.
+    /// Makes a call, and repeats it as long as it fails with a status for which `away` returns true, such as the status
+    /// of a broken connection. The call must be idempotent, because executord may receive it more than once.
     pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,
@@ -196,7 +196,7 @@ pub struct Attempts {
 }
 
 impl Client {
-    /// Starts the first attempt.
+    /// Returns the retries of an operation whose first attempt begins now.
     pub fn attempts(&self) -> Attempts {
         Attempts { client: self.clone(), patience: self.patience(), begun: Instant::now() }
     }
@@ -206,8 +206,8 @@ impl Attempts {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// Returns the error of the last attempt if repeating cannot help ([`Error::is_away`]), or if executord is
-    /// unavailable for too long.
+    /// Returns `error` if repeating cannot help ([`Error::is_away`] is false), or an error if executord is unavailable
+    /// for too long.
     pub async fn again(&mut self, error: Error) -> Result<(), Error> {
         if !error.is_away() {
             return Err(error);

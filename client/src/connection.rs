@@ -10,16 +10,16 @@ use crate::error::Error;
 use crate::input::{Input, Item, Queue, queue};
 use crate::pods::Pods;
 
-/// Event of a connection.
+/// Event that [`Connection::next`] returns.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Received {
     /// Bytes from the port.
     Data(Vec<u8>),
-    /// No more bytes follow from the port. The port may still read.
+    /// No more bytes follow from the port. The process at the port may still read.
     End,
 }
 
-/// Connection to a TCP port in a pod. Dropping this value closes it.
+/// Connection to a TCP port in a pod. Dropping this value closes the connection.
 pub struct Connection {
     client: Client,
     input: Input,
@@ -28,7 +28,7 @@ pub struct Connection {
 }
 
 impl Pods {
-    /// Connects to a TCP port in a pod, at its loopback addresses. There is no reconnect.
+    /// Connects to a TCP port on the loopback addresses of a pod. A broken connection is not restored.
     ///
     /// # Errors
     /// Returns an error if the operator does not allow connections, the pod is not ready, or the port refuses.
@@ -50,7 +50,7 @@ impl Pods {
 }
 
 impl Connection {
-    /// Returns the direction to the port: bytes, at most 64 KiB at a time, and its end.
+    /// Returns the input of the port: bytes, at most 64 KiB at a time, and the end of input.
     pub fn input(&self) -> Input {
         self.input.clone()
     }

@@ -40,14 +40,14 @@ pub struct ListFilter {
     pub pod: String,
 }
 
-/// Containers whose ids begin with a given string.
+/// Result of [`Client::find`]: the containers whose ids begin with a given string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
     /// No container.
     None,
     /// Id of the only match, or of the container whose id equals the string.
     One(String),
-    /// Several matches: their first ids, and true if there are more.
+    /// Several matches: the first ids, and true if there are more ids.
     Several(Vec<String>, bool),
 }
 
@@ -157,7 +157,7 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Sends a signal to a container's process. The call is made once.
+    /// Sends a signal to a container's process. The RPC is not retried.
     ///
     /// # Errors
     /// Returns an error if the container is not running. Returns [`Error::Lost`] if it is unknown whether the signal
@@ -197,8 +197,8 @@ impl Client {
         }
     }
 
-    /// Replaces, adds and removes secret files of a running container in one update. The call is made once, because a
-    /// repeated call would be another update.
+    /// Replaces, adds and removes secret files of a running container in one update. The RPC is not retried, because a
+    /// second RPC would be another update.
     ///
     /// # Errors
     /// Returns [`Code::Aborted`] if the generation of the files is not the expected generation. After [`Error::Lost`],
@@ -270,12 +270,12 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Opens the log file of a container again, after it was renamed ([`Run::log_file`](crate::Run::log_file)).
-    /// Repeating the call is harmless.
+    /// Reopens a container's log file ([`Run::log_file`](crate::Run::log_file)) after the file was renamed. Repeating
+    /// the call is harmless.
     ///
     /// # Errors
-    /// Returns an error if the container does not run, has no log file, or the file cannot be opened. The old file
-    /// stays in use then.
+    /// Returns an error if the container does not run, has no log file, or the file cannot be opened. After such an
+    /// error, the old file stays in use.
     pub async fn reopen_log(&self, id: &str) -> Result<Container, Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = ReopenLogRequest { id: id.to_owned() };

@@ -11,7 +11,7 @@ use crate::address::ServerAddress;
 
 pub use tonic::Code;
 
-/// Error of a call.
+/// Error of a call to executord.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,7 +21,7 @@ pub enum Error {
     /// Executord returned an error.
     #[error(transparent)]
     Refused(Box<Refusal>),
-    /// The connection broke; it is unknown whether executord executed the call.
+    /// The connection broke; it is unknown whether executord executed the RPC.
     #[error("lost the connection to executord at {at}")]
     Lost {
         /// Address of the executord.
@@ -32,7 +32,7 @@ pub enum Error {
     GaveUp {
         /// Address of the executord.
         at: ServerAddress,
-        /// Time without a response before the call was abandoned.
+        /// Time for which executord did not respond before the call was abandoned.
         waited: Duration,
     },
     /// The response lacks a field that the interface guarantees.
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// Returns true if the outcome of the call is unknown: executord may have executed it.
+    /// Returns true if the outcome of the RPC is unknown: executord may have executed it.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. } | Self::GaveUp { .. })
     }
@@ -78,7 +78,7 @@ pub struct Refusal {
     pub at: ServerAddress,
     /// The gRPC status code (docs/errors.md lists them by method).
     pub code: Code,
-    /// Reason, on one line.
+    /// Reason of the error, on one line.
     pub message: String,
     /// The invalid fields. Empty if the error concerns no field.
     pub violations: Vec<Violation>,
@@ -89,9 +89,9 @@ pub struct Refusal {
 pub struct Violation {
     /// Path of the field: `action.run.env[2].name`.
     pub field: String,
-    /// Reason, with the limit and the value.
+    /// Reason why the field is invalid, with the limit and the value.
     pub description: String,
-    /// A constant for programs (docs/errors.md). May be empty.
+    /// Reason as a constant for programs (docs/errors.md). May be empty.
     pub reason: String,
 }
 
@@ -114,7 +114,7 @@ impl Refusal {
         Self { at: at.clone(), code: status.code(), message: status.message().to_owned(), violations }
     }
 
-    /// Returns true if the object that this field names does not exist.
+    /// Returns true if executord reports that the object named by the request's field `field` does not exist.
     pub fn is_not_found(&self, field: &str) -> bool {
         let names_field = |violation: &Violation| violation.field == field && violation.reason == "NOT_FOUND";
         self.code == Code::NotFound && self.violations.iter().any(names_field)
@@ -134,7 +134,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Connection error.
+/// Reason why no connection to executord could be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -153,7 +153,7 @@ pub enum ConnectError {
     /// The address is not a valid TCP address.
     #[error("{0:?} is not a valid address: use HOST:PORT, with an IPv6 address in brackets")]
     BadAddress(String),
-    /// A certificate of either side is rejected, or a file cannot be used.
+    /// A certificate of the client or of executord is rejected, or a credential file cannot be used.
     #[error("cannot connect to executord at {address}: {reason}")]
     Tls {
         /// Address of the executord.

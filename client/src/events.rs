@@ -1,6 +1,6 @@
 //! Events of containers, across restarts of executord.
 //!
-//! Every call sends a cursor, even a call for new events only, so no event is lost if the connection breaks.
+//! Every RPC sends a cursor, even if only new events are requested. So no event is lost if the connection breaks.
 
 use executor_proto::v1::{WatchEventsRequest, WatchEventsResponse};
 use tokio::time::Instant;

@@ -9,10 +9,10 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::input::{Input, Item, Queue, queue};
 
-/// Event of an executed process.
+/// Event that [`Exec::next`] returns.
 #[derive(Clone, Debug)]
 pub enum Executed {
-    /// The process runs.
+    /// The process has started.
     Started {
         /// Process id in the container's PID namespace.
         pid: i32,
@@ -27,8 +27,8 @@ pub enum Executed {
     Failed(ExecFailure),
 }
 
-/// An executed process. Dropping this value terminates the process with SIGHUP, and SIGKILL two seconds later.
-/// Processes that it started are killed after its exit, unless the request has `leave_processes`. After
+/// An executed process. Dropping this value terminates the process with SIGHUP, and SIGKILL two seconds later. Other
+/// processes that the process started are killed after its exit, unless the request has `leave_processes`. After
 /// [`Exec::detach`], the process continues to run.
 pub struct Exec {
     client: Client,
@@ -87,7 +87,7 @@ impl Exec {
     /// Returns an error if the connection broke.
     pub async fn detach(mut self) -> Result<(), Error> {
         self.input.detach().await;
-        // The call completes once executord has detached.
+        // executord ends the response stream after it has detached.
         while self.answers.message().await.map_err(|status| self.client.error(&status))?.is_some() {}
         Ok(())
     }

@@ -13,24 +13,24 @@ use tonic::Streaming;
 use crate::connect::Client;
 use crate::error::Error;
 
-/// Part of a stream of outputs.
+/// Part of an [`OutputStream`].
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Start of a file. Its content follows.
     File(OutputFile),
     /// Piece of the file's content.
     Data(Vec<u8>),
-    /// Entry that was not captured, with the reason.
+    /// File or directory that was not captured, with the reason.
     Skipped(SkippedOutput),
 }
 
-/// Stream of a container's captured files and skipped entries.
+/// Stream of the files that were captured from a container, and of the paths that were skipped.
 pub struct OutputStream {
     client: Client,
     stream: Streaming<GetOutputsResponse>,
 }
 
-/// Stream of a tar archive.
+/// Stream of a tar archive with a file or directory of a running container.
 pub struct Archive {
     client: Client,
     stream: Streaming<GetArchiveResponse>,
@@ -85,8 +85,8 @@ impl Client {
     /// archive's bytes.
     ///
     /// # Errors
-    /// Returns an error if the container is not running or an entry cannot be written. No part of a failed entry
-    /// remains.
+    /// Returns an error if the container is not running or an entry of the archive cannot be written. No part of this
+    /// entry remains.
     pub async fn put_archive(
         &self,
         id: &str,
@@ -120,7 +120,7 @@ impl OutputStream {
 }
 
 impl Archive {
-    /// Returns kind, size and mode of the path.
+    /// Returns kind, size and mode of the path from which the archive was made.
     pub fn stat(&self) -> &PathStat {
         &self.stat
     }

@@ -20,7 +20,7 @@ use executor_proto::Wiped;
 #[derive(Clone, Debug)]
 pub struct Images(Client);
 
-/// Event of a pull.
+/// Event that [`Pull::next`] returns.
 #[derive(Clone, Debug)]
 pub enum Pulled {
     /// Progress, layer by layer.
@@ -29,7 +29,7 @@ pub enum Pulled {
     Image(Image),
 }
 
-/// A pull in progress.
+/// A pull of an image that is in progress.
 pub struct Pull {
     client: Client,
     news: Streaming<PullImageResponse>,
@@ -57,10 +57,10 @@ impl Images {
         Ok(Pull { client: self.0.clone(), news })
     }
 
-    /// Imports an image from an archive, whose bytes are `pieces`.
+    /// Imports an image from an archive. `pieces` are the archive's bytes.
     ///
     /// # Errors
-    /// Returns an error if the archive is damaged or holds no such image.
+    /// Returns an error if the archive is damaged or does not contain the image that `header` names.
     pub async fn import(
         &self,
         header: ImportHeader,

@@ -13,7 +13,7 @@ use tokio_stream::Stream;
 /// Capacity of the queue, in messages.
 const DEPTH: usize = 4;
 
-/// A message to be sent.
+/// A message from an [`Input`] to a process or a port.
 #[derive(Debug)]
 pub(crate) enum Item {
     Bytes(Vec<u8>),
@@ -22,22 +22,23 @@ pub(crate) enum Item {
     Detach,
 }
 
-/// Sends input to a process. Clones feed the same process.
+/// Sends input to a process or to a TCP port. Clones send to the same process or port. The input is closed after its
+/// [`crate::Attach`], [`crate::Exec`] or [`crate::Connection`] was dropped.
 #[derive(Clone, Debug)]
 pub struct Input(mpsc::Sender<Item>);
 
 impl Input {
-    /// Sends bytes to standard input; waits while the queue is full. Returns false if the call has already ended.
+    /// Sends bytes to standard input; waits while the queue is full. Returns false if the input is closed.
     pub async fn send(&self, bytes: Vec<u8>) -> bool {
         self.0.send(Item::Bytes(bytes)).await.is_ok()
     }
 
-    /// Closes the process's standard input. Returns false if the call has already ended.
+    /// Closes the process's standard input. Returns false if the input is closed.
     pub async fn end(&self) -> bool {
         self.0.send(Item::End).await.is_ok()
     }
 
-    /// Sends the size of the terminal's window. Returns false if the call has already ended.
+    /// Sends the size of the terminal's window. Returns false if the input is closed.
     pub async fn resize(&self, window: WindowSize) -> bool {
         self.0.send(Item::Window(window)).await.is_ok()
     }
@@ -60,7 +61,7 @@ struct Shared {
     waker: Option<Waker>,
 }
 
-/// Closes the request stream of the current connection. The gRPC library cancels a call only when neither its requests
+/// Ends the request stream of the current connection. The gRPC library cancels an RPC only when neither its requests
 /// nor its responses are in use.
 impl Drop for Queue {
     fn drop(&mut self) {
@@ -90,7 +91,7 @@ impl Queue {
     }
 }
 
-/// Messages of one connection.
+/// Stream of the request messages of one connection.
 pub(crate) struct Requests<T> {
     shared: Arc<Mutex<Shared>>,
     connection: u64,
@@ -119,7 +120,7 @@ impl<T> Stream for Requests<T> {
                 }
                 Poll::Ready(Some((self.message)(item)))
             }
-            // All senders are dropped: there is no more input, but the call continues. Dropping the senders does not
+            // All senders are dropped: there is no more input, but the RPC continues. Dropping the senders does not
             // close standard input.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
@@ -132,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// When the call's value is dropped, its requests end, although an [`Input`] still exists.
+    /// Dropping the queue of an RPC ends the RPC's request stream, although an [`Input`] still exists.
     #[tokio::test]
     async fn requests_end_with_their_call() {
         let (input, queue) = queue();

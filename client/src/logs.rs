@@ -67,7 +67,7 @@ impl Logs {
 /// Position in a log: everything before it has been read.
 #[derive(Debug, Default)]
 struct Place {
-    /// Offset in the output, in bytes.
+    /// Offset in the process's output, in bytes.
     offset: u64,
     /// Sequence number of the last entry.
     sequence: u64,

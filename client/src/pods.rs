@@ -99,7 +99,7 @@ impl Pods {
     }
 
     /// Stops a pod with all of its members, and waits until the pod has stopped, across restarts of executord. If
-    /// `grace` is `None`, each member has its own grace period.
+    /// `grace` is `None`, the grace period of each member applies.
     ///
     /// # Errors
     /// Returns an error if there is no such pod.

@@ -23,7 +23,8 @@ pub(crate) fn is_lost(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unknown
 }
 
-/// Returns true if a waiting call is repeated: the connection broke ([`is_lost`]), or executord is unavailable.
+/// Returns true if an RPC that waits for executord is retried after this status: the connection broke ([`is_lost`]), or
+/// executord is unavailable.
 pub(crate) fn is_away(status: &Status) -> bool {
     is_lost(status) || status.code() == Code::Unavailable
 }

@@ -1,4 +1,4 @@
-//! The request for a container, and the call that runs it.
+//! The request for a container, and the methods that run and validate the request.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -69,14 +69,14 @@ impl Run {
         self
     }
 
-    /// Sets the working directory.
+    /// Sets the program's working directory.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<String>) -> Self {
         self.action().dir = dir.into();
         self
     }
 
-    /// Sets the user: `user`, `uid`, `user:group` or `uid:gid`.
+    /// Sets the user of the program: `user`, `uid`, `user:group` or `uid:gid`.
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.action().user = user.into();
@@ -274,7 +274,7 @@ impl Run {
         Ok(self)
     }
 
-    /// Sets the network.
+    /// Sets the kind of network.
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.0.set_network(network);
@@ -316,12 +316,12 @@ impl Run {
         self
     }
 
-    /// Returns the message.
+    /// Returns the request as a message of the interface.
     pub fn message(&self) -> &RunRequest {
         &self.0
     }
 
-    /// Returns the message, to set fields that have no method here.
+    /// Returns the request as a message of the interface, to set fields that have no method of [`Run`].
     pub fn message_mut(&mut self) -> &mut RunRequest {
         &mut self.0
     }
@@ -341,7 +341,7 @@ impl From<RunRequest> for Run {
     }
 }
 
-/// Result of a [`Run`].
+/// Result of [`Client::run`].
 #[derive(Clone, Debug)]
 pub struct Started {
     /// The container at the time of the response.

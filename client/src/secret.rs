@@ -13,12 +13,12 @@ impl Drop for Secret {
 }
 
 impl Secret {
-    /// Returns the bytes.
+    /// Returns the bytes of the secret.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns the bytes as text; `None` if they are not UTF-8.
+    /// Returns the secret as text; `None` if the secret is not UTF-8.
     pub fn expose_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }

@@ -8,7 +8,7 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::retry::{Patience, is_away, is_lost};
 
-/// Stream of counter readings.
+/// Stream of readings of containers' resource counters.
 pub struct Stats {
     client: Client,
     request: WatchStatsRequest,

@@ -12,7 +12,7 @@ impl EnvironmentVariable {
         variable
     }
 
-    /// Replaces the value.
+    /// Replaces the variable's value. Wipes the old value.
     pub fn set_content(&mut self, value: Vec<u8>) {
         self.wipe();
         match String::from_utf8(value) {
@@ -21,18 +21,18 @@ impl EnvironmentVariable {
         }
     }
 
-    /// Returns the value.
+    /// Returns the variable's value as bytes.
     pub fn content(&self) -> &[u8] {
         if self.value_bytes.is_empty() { self.value.as_bytes() } else { &self.value_bytes }
     }
 
-    /// Takes the value.
+    /// Moves the variable's value out, and leaves an empty value.
     pub fn take_content(&mut self) -> Vec<u8> {
         let text = std::mem::take(&mut self.value).into_bytes();
         if self.value_bytes.is_empty() { text } else { std::mem::take(&mut self.value_bytes) }
     }
 
-    /// Overwrites the value.
+    /// Overwrites the variable's value with zeros.
     pub fn wipe(&mut self) {
         self.value.zeroize();
         self.value_bytes.zeroize();

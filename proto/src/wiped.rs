@@ -14,7 +14,7 @@ use crate::v1::{
 
 /// A message that can carry secrets.
 pub trait Wipe {
-    /// Overwrites the secrets with zeros.
+    /// Overwrites the secrets in this message with zeros.
     fn wipe(&mut self);
 }
 

@@ -45,7 +45,7 @@ impl Comments {
     }
 }
 
-/// A type's name, as a link if the type belongs to this interface.
+/// Returns a type's name, as a link if the type belongs to this interface.
 fn type_name(full: &str) -> String {
     match full.strip_prefix(PACKAGE) {
         Some(name) => format!("[{name}](#{})", name.to_lowercase().replace('.', "")),
@@ -130,7 +130,7 @@ fn services(page: &mut String, file: &FileDescriptorProto, comments: &Comments) 
     }
 }
 
-/// Generates the whole page.
+/// Generates the whole page `docs/api.md`.
 fn reference(set: &FileDescriptorSet) -> String {
     let mut page = String::from(
         "# Reference of executor.v1\n\nGenerated from `proto/executor/v1/*.proto` by\n`UPDATE=1 cargo test -p executor-proto --test reference`. \
@@ -188,7 +188,7 @@ fn reference_contains_methods_fields_and_types() {
     }
 }
 
-/// Generators for other languages put the types into the packages that users expect.
+/// Every `.proto` file names the packages that users of other languages expect.
 #[test]
 fn every_file_has_packages_for_other_languages() {
     for file in descriptors().file.into_iter().filter(|file| file.package() == "executor.v1") {

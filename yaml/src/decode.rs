@@ -1,4 +1,5 @@
-//! Decodes a tree as a typed value and reports all faults together, each with its path and place and without the value.
+//! Decodes a tree as a typed value and reports all faults together, each with its path and position and without the
+//! value.
 //!
 //! serde stops at the first error. A faulty node is therefore left out as if it were absent, and the tree is decoded
 //! again: Kubernetes types accept the absence of any field.
@@ -14,15 +15,15 @@ use crate::node::{Fault, FaultKind, Node, Place, Value, below};
 /// Maximum number of faults that are reported for one document.
 const FAULTS_MAX: usize = 100;
 
-/// Name of the type of quantities.
+/// Name that the type of Kubernetes quantities has in serde.
 const QUANTITY: &str = "Quantity";
 
-/// A typed value and the faults found.
+/// A typed value, and the faults that were found while decoding it.
 #[derive(Debug)]
 pub struct Decoded<T> {
     /// The value without the faulty nodes; `None` if nothing can be decoded.
     pub value: Option<T>,
-    /// Faults in the order of the tree.
+    /// Faults in the order of their nodes in the tree.
     pub faults: Vec<Fault>,
 }
 
@@ -139,7 +140,7 @@ impl<'a> Reader<'a> {
         (self.path.clone(), self.node.place, Id::from_node(self.node))
     }
 
-    /// Adds the place to an error that has none.
+    /// Adds the path and position of a node to an error that has none.
     fn locate<T>(result: Result<T, Error>, here: (String, Place, Id)) -> Result<T, Error> {
         result.map_err(|mut error| {
             error.at.get_or_insert(here);

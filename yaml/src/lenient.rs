@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use zeroize::Zeroizing;
 
-/// Parts of the parser's messages about such text.
+/// Substrings of the parser's messages about wrong indentation and tabs.
 const FAULTS: [&str; 5] = [
     "invalid indentation in multiline quoted scalar",
     "invalid indentation in flow construct",
@@ -14,8 +14,8 @@ const FAULTS: [&str; 5] = [
     "while scanning a plain scalar, found a tab",
 ];
 
-/// Parses a text. If the parser reports an indentation or tab error, such lines are indented, such tabs are replaced,
-/// and the text is parsed once more.
+/// Parses a text. If the parser reports an indentation or tab error, continuation lines are indented, tabs are replaced
+/// with spaces, and the text is parsed once more.
 ///
 /// # Errors
 /// Returns the error of the last attempt if both attempts fail.
@@ -103,7 +103,7 @@ fn end(text: &str, quote: char) -> Option<usize> {
 /// An unfinished value in quotes, braces or brackets.
 #[derive(Default)]
 struct Open {
-    /// Indentation of its key or element.
+    /// Indentation of the key or element that has the value.
     within: usize,
     /// Quote character of an open text.
     quote: Option<char>,
@@ -156,7 +156,7 @@ impl Open {
 mod tests {
     use super::*;
 
-    /// Returns the number of spaces that are inserted before each line.
+    /// Returns the number of spaces that [`mended`] inserts before each line.
     fn added(text: &str) -> Vec<usize> {
         let after = mended(text);
         let spaces = |line: &str| line.len() - line.trim_start_matches(' ').len();

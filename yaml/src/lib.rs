@@ -1,4 +1,4 @@
-//! YAML and JSON as Kubernetes' tools read them: limited while reading, and with the place of every node.
+//! YAML and JSON as Kubernetes' tools read them, with limits on the input and with the position of every node.
 //!
 //! ```text
 //! text -> [`parts`]: cut at lines that begin with `---`   -> [`parse`]: a tree of [`Node`]s with lines and columns

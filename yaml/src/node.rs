@@ -1,10 +1,10 @@
-//! Trees of values with their places.
+//! A tree of values, each with its position in the text.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Position in a stream.
+/// Position in a stream of documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Line, from 1.
@@ -23,7 +23,7 @@ impl fmt::Display for Place {
 #[derive(Clone)]
 pub struct Node {
     pub value: Value,
-    /// Position. A copy by an alias has the position of its anchor.
+    /// Position at which the value starts. A copy by an alias has the position of its anchor.
     pub place: Place,
 }
 
@@ -47,7 +47,7 @@ pub enum Value {
 /// Key of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Name. A key that is a number or a boolean is stored as its text.
+    /// Name of the key. A key that is a number or a boolean is stored as its text.
     pub name: String,
     pub place: Place,
 }
@@ -67,7 +67,7 @@ impl Value {
 }
 
 impl Node {
-    /// Returns the value of a key of a mapping.
+    /// Returns the value of the key `name`; `None` if the node is not a mapping or has no such key.
     pub fn get(&self, name: &str) -> Option<&Self> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|(key, _)| key.name == name).map(|(_, node)| node),
@@ -120,8 +120,8 @@ impl Node {
         })
     }
 
-    /// Returns the position of a path as written in faults (`spec.containers[0].name`), or of the deepest existing node
-    /// on the path.
+    /// Returns the position of the node at a path as written in faults (`spec.containers[0].name`), or of the deepest
+    /// existing node on the path.
     pub fn place_of(&self, path: &str) -> Place {
         let mut node = self;
         let mut place = self.place;
@@ -173,7 +173,7 @@ fn steps(path: &str) -> Vec<Step<'_>> {
     steps
 }
 
-/// Appends a name to a path.
+/// Appends the name of a key to a path as written in faults.
 pub(crate) fn below(path: &str, name: &str) -> String {
     let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_$".contains(&byte));
     match (plain, path.is_empty()) {
@@ -199,7 +199,7 @@ impl fmt::Debug for Value {
 /// Kind of a fault, for callers that tolerate some kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// A value of the wrong kind or form.
+    /// A value of the wrong type or format.
     Value,
     /// A field that the type does not have.
     Unknown,
@@ -214,6 +214,6 @@ pub struct Fault {
     /// Path of the node: `spec.containers[0].env[1].value`.
     pub path: String,
     pub place: Place,
-    /// The fault, without the path.
+    /// Description of the fault, without the path.
     pub message: String,
 }

@@ -29,7 +29,7 @@ impl Limits {
     pub const OBJECT: Self = Self { bytes: 3 << 20, depth: 100, nodes: 500_000, copied_bytes: 4 << 20 };
 }
 
-/// A parsed document.
+/// A parsed document, and its duplicate keys.
 #[derive(Debug)]
 pub struct Parsed {
     pub root: Node,
@@ -42,7 +42,7 @@ pub struct Parsed {
 #[error("{message}")]
 pub struct SyntaxError {
     pub place: Place,
-    /// The fault, without the position.
+    /// Description of the fault, without the position.
     pub message: String,
 }
 
@@ -53,8 +53,8 @@ const DUPLICATES_MAX: usize = 100;
 /// accept ([`lenient`]).
 ///
 /// # Errors
-/// Returns an error if the text is not YAML, has more than one document, has a key that is not a scalar or a tag that
-/// is not of YAML's core, or exceeds a limit.
+/// Returns an error if the text is not YAML, has more than one document, has a key that is not a scalar, has a tag that
+/// is not a core tag of YAML, or exceeds a limit.
 pub fn parse(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError> {
     if text.len() > limits.bytes {
         let message = format!("the document is {} bytes; the maximum is {}", text.len(), limits.bytes);
@@ -337,7 +337,7 @@ fn key_name(node: &Node) -> Result<String, String> {
     })
 }
 
-/// Returns the core part of a tag; `None` without a tag.
+/// Returns the name of a core tag (`str` for `!!str`); `None` without a tag.
 fn core(tag: Option<&Tag>) -> Result<Option<Cow<'_, str>>, String> {
     let Some(tag) = tag else { return Ok(None) };
     if tag.handle() == "!" && tag.suffix().is_empty() || (tag.handle().is_empty() && tag.suffix() == "!") {

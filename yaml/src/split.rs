@@ -10,7 +10,7 @@ pub struct Part<'a> {
     pub line: usize,
     /// Text without the separators.
     pub text: &'a str,
-    /// True if text follows the separator on its own line, which kubectl drops; comments do not count.
+    /// True if text other than a comment follows the separator on the same line. kubectl drops such text.
     pub beside_separator: bool,
 }
 

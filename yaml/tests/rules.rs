@@ -1,5 +1,5 @@
-//! Tests limits (alias bombs, depth, sizes), duplicate keys, merges, modes, and the places of faults. The rules are in
-//! docs/guides/kube-rules.md.
+//! Tests limits (alias bombs, depth, sizes), duplicate keys, merges, modes, and the positions of faults. The rules are
+//! in docs/guides/kube-rules.md.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

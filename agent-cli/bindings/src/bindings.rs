@@ -34,7 +34,7 @@ impl Layout {
 pub struct BindingFile {
     /// `BINDING/ENTRY`, or [`ONE_FILE`].
     pub path: String,
-    /// Arbitrary bytes.
+    /// Content of the file, which can be arbitrary bytes.
     pub content: Zeroizing<Vec<u8>>,
     /// True if the file only describes the binding and is not secret, such as type, provider and plan.
     pub public: bool,
@@ -68,17 +68,17 @@ pub struct Binding<'a> {
 }
 
 impl Binding<'_> {
-    /// Returns the content of an entry.
+    /// Returns the content of an entry; `None` if the binding has no such entry.
     pub fn entry(&self, name: &str) -> Option<&[u8]> {
         self.entries.iter().find(|(entry, _)| *entry == name).map(|(_, file)| file.content.as_slice())
     }
 
-    /// Returns the type (`mysql`) if it is text.
+    /// Returns the binding's type, such as `mysql`; `None` if the binding has no type or the type is not text.
     pub fn kind(&self) -> Option<&str> {
         self.entry(TYPE).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
-    /// Returns the provider if it exists and is text.
+    /// Returns the binding's provider; `None` if the binding has no provider or the provider is not text.
     pub fn provider(&self) -> Option<&str> {
         self.entry(PROVIDER).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
@@ -200,7 +200,7 @@ impl Builder {
     /// # Errors
     /// Returns all violations if there are invalid names, duplicates, bindings without a type, or a total size of the
     /// resulting files above the limit. (Cloud Controller stops at the first violation. If an attribute replaces a
-    /// credential, it counts both.)
+    /// credential, Cloud Controller counts the sizes of both.)
     pub fn finish(self) -> Result<Bindings, Refused> {
         let Self { files, mut violations, .. } = self;
         let bindings = Bindings { files: files.into_values().collect(), layout: Layout::Directories };

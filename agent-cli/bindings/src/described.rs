@@ -1,4 +1,4 @@
-//! Finds the entries of a binding directory that only describe the binding. These are not secret and not masked.
+//! Finds the entries of a binding directory that only describe the binding. Such entries are not secret and not masked.
 //!
 //! In VCAP_SERVICES attributes are separate from credentials; in a directory both are files. An entry is not secret if
 //! one of these is true:
@@ -18,16 +18,17 @@ use crate::names::{PROVIDER, PUBLIC, TYPE};
 /// Name of the attribute that is always present if attributes are written.
 const LABEL: &str = "label";
 
-/// Properties of a binding's entries.
+/// Facts from which entries that only describe their binding are recognized.
 pub(crate) struct Described {
     /// True if the entries include attributes.
     attributes: bool,
-    /// Names that `.metadata` lists; true if the entry only describes the binding.
+    /// Names that `.metadata` lists, each with true if the entry only describes the binding and false if it is a
+    /// credential.
     listed: Vec<(String, bool)>,
 }
 
 impl Described {
-    /// Determines the properties from the entries.
+    /// Determines the facts from the entries of a binding.
     pub(crate) fn by(entries: &[(String, Zeroizing<Vec<u8>>)]) -> Self {
         let find = |name: &str| entries.iter().find(|(entry, _)| entry == name).map(|(_, content)| content);
         let listed = find(METADATA).and_then(|content| serde_json::from_slice(content).ok());
@@ -45,7 +46,7 @@ impl Described {
     }
 }
 
-/// Returns the names in both lists of a `.metadata`; true if the entry only describes the binding.
+/// Returns the names in both lists of a `.metadata`, each with true for metadata and false for a credential.
 fn listed_in(metadata: &Value) -> Vec<(String, bool)> {
     let names = |list: &str, public| {
         let properties = metadata.get(list).and_then(Value::as_array).into_iter().flatten();

@@ -38,7 +38,7 @@ impl<'a> Document<'a> {
         serde_json::from_str(text).map(|raw| (document, raw)).map_err(|error| document.syntax(text, &error))
     }
 
-    /// Parses one level of a value.
+    /// Parses a value, but not the values that are nested in it.
     pub(crate) fn parse(self, raw: &'a RawValue) -> Result<Json<'a>, Violation> {
         let text = raw.get();
         let json = match text.as_bytes().first() {
@@ -129,7 +129,7 @@ fn quoted(text: &str, out: &mut Vec<u8>) -> Result<(), Violation> {
     serde_json::to_writer(out, text).map_err(|error| Violation::Syntax { line: error.line(), column: error.column() })
 }
 
-/// The entries of an object, in order.
+/// The entries of a JSON object, in the order of the document.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {

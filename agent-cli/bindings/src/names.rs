@@ -6,7 +6,7 @@
 
 /// Entry that makes a directory a binding.
 pub(crate) const TYPE: &str = "type";
-/// Entry that narrows down the type.
+/// Entry with the provider of the service.
 pub(crate) const PROVIDER: &str = "provider";
 /// Attributes that describe a binding and grant no access. All other attributes count as secrets, because the URL of a
 /// log drain, for example, can hold a password.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Profile of a translation.
+/// Rules by which VCAP_SERVICES is translated to files.
 ///
 /// | rule | rfc | libcnb | cc |
 /// |---|---|---|---|
@@ -38,7 +38,7 @@ impl Profile {
         }
     }
 
-    /// Returns true if `provider` is the label and not the top-level key of the binding.
+    /// Returns true if the entry `provider` is the label of the binding, and false if it is the top-level key.
     pub(crate) fn provider_is_label(self) -> bool {
         self == Self::Cc
     }

@@ -52,7 +52,7 @@ fn text(bytes: &[u8]) -> Result<&str, Violation> {
     })
 }
 
-/// Returns the lists of a document, by label.
+/// Returns the lists of bindings in a document, each with its label.
 fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Result<Entries<'a>, Violation> {
     match document.parse(whole)? {
         Json::Object(services) => Ok(services),

@@ -1,5 +1,5 @@
-//! Violations of bindings, with the messages of Cloud Controller if it reports the violation too (cloud_controller_ng,
-//! `ServiceBindingFilesBuilder` and the recipe builder that wraps it).
+//! Violations of bindings. A violation that Cloud Controller also reports has Cloud Controller's message
+//! (cloud_controller_ng, `ServiceBindingFilesBuilder` and the recipe builder that wraps it).
 //!
 //! No message contains a value. Names are escaped for terminals and truncated to 300 bytes.
 
@@ -32,7 +32,7 @@ pub enum Violation {
     #[error("VCAP_SERVICES is not valid JSON (line {line}, column {column})")]
     Syntax {
         line: usize,
-        /// Column, in bytes.
+        /// Column in bytes, from 1.
         column: usize,
     },
     /// VCAP_SERVICES is longer than allowed.

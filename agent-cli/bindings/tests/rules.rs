@@ -10,7 +10,7 @@ use executor_bindings::{BYTES_MAX, Bindings, Builder, INPUT_MAX, Layout, ONE_FIL
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-/// VCAP_SERVICES from Cloud Controller: a binding with every attribute (names from its own test).
+/// VCAP_SERVICES from Cloud Controller: a binding with every attribute (names from a test of Cloud Controller).
 const FULL: &str = r#"{"service-name": [{
     "label": "service-name", "provider": null, "plan": "plan-name", "name": "binding-name",
     "tags": ["a-service-tag", "an-instance-tag"],

@@ -76,7 +76,7 @@ fn same_layout(id: &str, has: Option<Layout>, new: Layout, root: &str) -> Result
 }
 
 impl Update {
-    /// Returns a copy of the request.
+    /// Returns a copy of the update's request.
     pub(crate) fn message(&self) -> UpdateFilesRequest {
         self.0.clone()
     }

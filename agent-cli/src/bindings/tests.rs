@@ -1,4 +1,4 @@
-//! Conversion of flags to files, variables and updates.
+//! Tests the conversion of binding flags to files, variables and updates.
 
 use executor_client::v1::{Action, Container, ContainerSpec, RunAction, RunRequest, SecretFile, UpdateFilesRequest};
 

@@ -18,11 +18,11 @@ use executor_cli_kit::text::plain;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// Mode of directories.
+/// Mode of the directories that this command creates.
 const DIRECTORY: u32 = 0o700;
-/// Mode of files.
+/// Mode of the files that this command creates.
 const FILE: u32 = 0o600;
-/// Permission bits of a mode.
+/// Mask of the permission bits in a file's mode.
 const BITS: u32 = 0o7777;
 /// Error message for a directory that this command must not replace.
 const FOREIGN: &str = "was not written by `agent-cli bindings write` and is not replaced";

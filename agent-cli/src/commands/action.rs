@@ -35,7 +35,7 @@ pub(super) fn local(command: ActionCommand, as_json: bool) -> Result<u8, Failure
     Ok(0)
 }
 
-/// Formats the tree, one action per line.
+/// Formats the tree of actions, one action per line.
 fn tree(request: &RunRequest) -> String {
     let mut text = String::new();
     for Visit { path, depth, kinds, action } in actions::visit(request) {

@@ -1,5 +1,5 @@
-//! `audit`: runs a container with canaries, searches for them while it runs and one second after its exit, and prints a
-//! table.
+//! `audit`: runs a container with canaries, searches for the canaries while the container runs and one second after its
+//! exit, and prints a table.
 //!
 //! ```text
 //! run -> it has printed its secrets -> rotate -> it has printed the new file -> one second -> search
@@ -64,7 +64,7 @@ fn canary_size(text: &str) -> Result<u64, String> {
 /// half a second, for readers that have just opened its path.
 const SEARCH_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns an error if this process is not root, because it could not read the memory of the executor.
+/// Returns an error if this process is not root, because it then cannot read the memory of the executor's processes.
 pub(super) fn require_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

@@ -47,7 +47,8 @@ pub(crate) enum Copy {
 }
 
 impl CpArgs {
-    /// Determines which of the two paths is in a container: `ID:PATH`, if it does not begin with `.` or `/`.
+    /// Determines which of the two paths is in a container: `ID:PATH`, if ID contains no `/` and does not begin with
+    /// `.`.
     pub(crate) fn parse(&self) -> Result<Copy, Failure> {
         let Self { follow_link, source, destination, max_size } = self;
         let usage = |text: &str| {

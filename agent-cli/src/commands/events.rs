@@ -91,7 +91,7 @@ fn has_passed(until: Option<SystemTime>) -> bool {
     until.is_some_and(|until| until <= SystemTime::now())
 }
 
-/// Waits until a time has passed.
+/// Waits until the time has passed; waits forever without a time.
 async fn passed(until: Option<SystemTime>) {
     let Some(until) = until else { return std::future::pending().await };
     // The clock may be adjusted during the wait.

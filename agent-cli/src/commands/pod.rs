@@ -215,7 +215,7 @@ impl CreateArgs {
     }
 }
 
-/// Parses `NAME`, or `NAME:OPTION=VALUE,...`.
+/// Parses a volume of a pod: `NAME`, or `NAME:OPTION=VALUE,...`.
 fn volume(text: &str) -> Result<PodVolume, String> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
     if name.is_empty() {

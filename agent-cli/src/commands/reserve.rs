@@ -1,4 +1,4 @@
-//! `reserve` and `release`: reserves capacity for a later container, and releases it.
+//! `reserve` and `release`: reserves capacity for a later container, and releases a reservation.
 
 use std::time::{Duration, SystemTime};
 

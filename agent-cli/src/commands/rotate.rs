@@ -118,7 +118,7 @@ pub(super) async fn rotate(session: &Session, prepared: Prepared) -> Result<u8, 
     Ok(0)
 }
 
-/// Adds advice to an error of the update.
+/// Converts an error of the update to a failure with advice.
 fn failure(id: &str, error: Error) -> Failure {
     let advice = match (&error, error.code()) {
         (Error::Lost { .. }, _) => "the generation in `agent-cli inspect` shows whether the files were replaced",

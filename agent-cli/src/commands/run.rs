@@ -72,7 +72,7 @@ pub(crate) struct Prepared {
 }
 
 impl RunArgs {
-    /// Checks for conflicting flags that the definitions cannot express.
+    /// Checks for conflicting flags that clap's definitions cannot express.
     pub(super) fn check(&self, local: bool) -> Result<(), Failure> {
         if local && (self.detach || self.keep || self.keep_until_deleted || self.hold) {
             return Err(Failure::Usage(

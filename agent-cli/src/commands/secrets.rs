@@ -44,7 +44,7 @@ pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
 const TOKEN_MAX: u64 = 4096;
 
 impl SecretsArgs {
-    /// Checks for conflicting flags that the definitions cannot express.
+    /// Checks for conflicting flags that clap's definitions cannot express.
     pub(super) fn check(&self, local: bool, json: bool) -> Result<(), Failure> {
         let Self { env, arg, file, reveal, .. } = self;
         let refused = if local {

@@ -59,10 +59,10 @@ const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 const MISSING_READING_DELAY: Duration = Duration::from_secs(2);
 /// Interval of redraws without a reading, and of attempts to connect to an unavailable executord.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// Assumed size of a terminal that reports no size.
+/// Assumed size of a terminal that reports no size, in rows and columns.
 const SIZE: (usize, usize) = (24, 80);
 
-/// Message from the task that reads statistics.
+/// Message from the task that reads statistics to the task that draws the screen.
 enum News {
     Reading(Vec<ContainerStats>, Box<Option<InfoResponse>>),
     Failed(Failure),

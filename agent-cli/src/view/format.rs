@@ -24,7 +24,7 @@ pub(crate) trait Listed {
         None
     }
 
-    /// Returns the document of `--json`.
+    /// Returns the item as the document that `--json` prints.
     fn document(&self) -> Value;
 }
 

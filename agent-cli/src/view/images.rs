@@ -130,7 +130,7 @@ fn name(reference: &str) -> &str {
     reference.strip_prefix("docker://").unwrap_or(reference)
 }
 
-/// Formats `image ls`, one row per name.
+/// Formats the table of `image ls`, one row per name.
 pub(crate) fn table(images: &[Image], now: SystemTime, style: Style) -> String {
     let mut table = Table::with_heading(0, &["NAME", "DIGEST", "SIZE", "LAYERS", "PULLED", "USED"]);
     for image in images {
@@ -151,7 +151,7 @@ pub(crate) fn table(images: &[Image], now: SystemTime, style: Style) -> String {
     table.render(style)
 }
 
-/// Formats `image inspect`.
+/// Formats the output of `image inspect`.
 pub(crate) fn inspected(image: &Image, config: &ImageConfig, style: Style) -> String {
     let mut table = Table::bare(0);
     table.pair("digest", &image.digest);
@@ -184,7 +184,7 @@ pub(crate) fn inspected(image: &Image, config: &ImageConfig, style: Style) -> St
     table.render(style)
 }
 
-/// Formats `image prune`.
+/// Formats the output of `image prune`.
 pub(crate) fn pruned(pruned: &PruneImagesResponse, dry_run: bool) -> String {
     let mut text = String::new();
     for image in &pruned.images {

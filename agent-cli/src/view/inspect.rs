@@ -1,5 +1,5 @@
-//! Formats `inspect` for people, in sections with aligned lines. Secret files have only paths and modes, because the
-//! API provides neither values nor digests.
+//! Formats the output of `inspect` for people, in sections with aligned lines. Secret files have only paths and modes,
+//! because the API provides neither values nor digests.
 
 mod checks;
 mod identity;
@@ -178,7 +178,7 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     table
 }
 
-/// Adds the restart policy and its state, if there is one.
+/// Adds the restart policy and the state of the restarts, if the container has a policy.
 fn restarts(table: &mut Table, container: &Container, spec: &ContainerSpec, now: SystemTime) {
     let Some(policy) = &spec.restart_policy else { return };
     let name = match (policy.mode(), policy.max_retries) {

@@ -11,7 +11,7 @@ use crate::view::human::word;
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";
 
-/// Formats `network ls`.
+/// Formats the table of `network ls`.
 pub(crate) fn table(networks: &[NodeNetwork], style: Style) -> String {
     let mut table = Table::with_heading(0, &["NAME", "DRIVER", "INTERFACE", "SUBNETS", "CONTAINERS"]);
     let or_nothing = |text: String| if text.is_empty() { NOTHING.to_owned() } else { text };
@@ -27,7 +27,7 @@ pub(crate) fn table(networks: &[NodeNetwork], style: Style) -> String {
     table.render(style)
 }
 
-/// Formats `network inspect` for one network.
+/// Formats the output of `network inspect` for one network.
 pub(crate) fn inspect(network: &NodeNetwork, style: Style) -> String {
     let mut table = Table::bare(0);
     table.pair("name", &network.name);
@@ -62,7 +62,7 @@ pub(crate) fn inspect(network: &NodeNetwork, style: Style) -> String {
     table.render(style)
 }
 
-/// Formats `network check`.
+/// Formats the table of `network check`.
 pub(crate) fn checks(checked: &CheckNetworkResponse, style: Style) -> String {
     let mut table = Table::with_heading(0, &["CONTAINER", "NETWORK", "MESSAGE"]);
     for check in &checked.checks {

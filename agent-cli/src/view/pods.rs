@@ -40,7 +40,7 @@ fn network_name(pod: &Pod) -> String {
     }
 }
 
-/// Formats `pod ls`.
+/// Formats the table of `pod ls`.
 pub(crate) fn table(pods: &[Pod], now: SystemTime, style: Style) -> String {
     let mut table = Table::with_heading(0, &["ID", "STATE", "MEMBERS", "NETWORK", "ADDRESS", "AGE"]);
     for pod in pods {
@@ -57,7 +57,7 @@ pub(crate) fn table(pods: &[Pod], now: SystemTime, style: Style) -> String {
     table.render(style)
 }
 
-/// Formats `pod inspect`.
+/// Formats the output of `pod inspect`.
 pub(crate) fn inspect(pod: &Pod, now: SystemTime, style: Style) -> String {
     let spec = pod.spec.clone().unwrap_or_default();
     let mut table = Table::bare(0);

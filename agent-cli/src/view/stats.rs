@@ -1,4 +1,4 @@
-//! Formats `stats` for people, one line per container.
+//! Formats the output of `stats` for people, one line per container.
 
 use std::time::SystemTime;
 
@@ -27,7 +27,7 @@ const COLUMNS: [(&str, &str); 9] = [
     ("PIDS", "PIDs"),
 ];
 
-/// A reading of a container, and the previous reading.
+/// A reading of a container's counters, and the previous reading of the same container.
 pub(crate) struct Reading<'a> {
     now: &'a ContainerStats,
     /// The previous reading, from which the CPU share is computed.

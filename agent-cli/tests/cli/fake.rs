@@ -52,7 +52,7 @@ pub(crate) struct State {
     logs: BTreeMap<String, Vec<StreamLogsResponse>>,
     requests: BTreeMap<String, RunRequest>,
     events: Vec<Event>,
-    /// Stream of GetOutputs, for every requested path.
+    /// Parts of the response stream of GetOutputs, whatever path is requested.
     pub(crate) outputs: Vec<get_outputs_response::Part>,
     /// True if the stream of outputs does not end.
     pub(crate) hold_outputs: bool,
@@ -254,7 +254,7 @@ impl Fake {
         self.serving = Some(runtime);
     }
 
-    /// Waits until `found` returns a value.
+    /// Waits until `found` returns a value for the state of the fake.
     pub(crate) fn wait_for<T>(&self, what: &str, mut found: impl FnMut(&mut State) -> Option<T>) -> T {
         let deadline = std::time::Instant::now() + EVENT_TIMEOUT;
         let mut state = self.shared.state();
@@ -289,7 +289,7 @@ impl Fake {
         self.shared.state().containers.contains_key(id)
     }
 
-    /// Adds an existing container.
+    /// Adds a container, as if an earlier command had created it.
     pub(crate) fn add(&self, id: &str, state: v1::State) {
         let container = container(id, state, &RunRequest::default());
         self.shared.state().containers.insert(id.into(), container);

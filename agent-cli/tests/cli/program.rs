@@ -16,7 +16,7 @@ pub(crate) fn agent_cli(fake: &Fake, args: &[&str]) -> Command {
     command
 }
 
-/// Returns a command without a socket.
+/// Returns a command whose environment names no socket.
 pub(crate) fn bare(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).env_remove("EXECUTOR_SOCKET").env_remove("EXECUTOR_JSON").env_remove("NO_COLOR");
@@ -24,7 +24,7 @@ pub(crate) fn bare(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Installs agent-cli in its own directory.
+/// Installs agent-cli in the directory `dir`, and returns its path.
 pub(crate) fn agent_cli_in(dir: &Path) -> PathBuf {
     let program = dir.join("agent-cli");
     if std::fs::hard_link(env!("CARGO_BIN_EXE_agent-cli"), &program).is_err() {

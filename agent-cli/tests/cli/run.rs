@@ -278,7 +278,7 @@ fn unwritable_output_is_error() {
     assert!(!fake.is_there(&id));
 }
 
-/// If the reader is slow, only the output waits, and the reader gets all of it.
+/// A slow reader of the output delays only the output, and gets all of it.
 #[test]
 fn a_slow_reader_gets_everything() {
     let fake = Fake::with(|shared, id| {

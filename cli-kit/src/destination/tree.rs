@@ -32,7 +32,7 @@ pub struct Partial {
     partial: String,
     name: OsString,
     file: File,
-    /// Current length in bytes, including holes.
+    /// Current length of the file in bytes, including holes.
     length: u64,
     shown: PathBuf,
     finished: bool,
@@ -41,7 +41,7 @@ pub struct Partial {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Tree {
-    /// Opens the directory of a destination.
+    /// Opens the directory that a destination names, and creates it if requested.
     pub fn open(place: &Place) -> Result<Self, WriteError> {
         let shown = place.directory.clone();
         let failed = |source: io::Error| WriteError::Io { path: shown.clone(), source };
@@ -80,7 +80,7 @@ impl Tree {
         self.linked(path, |directory, name| symlinkat(target, directory, name))
     }
 
-    /// Creates a hard link to a written file. Replaces an existing file like [`Self::symlink`].
+    /// Creates a hard link to the written file `of`. Replaces an existing file like [`Self::symlink`].
     pub fn hard_link(&self, path: &Path, of: &Path) -> Result<(), WriteError> {
         let shown = self.shown.join(of);
         let name = of.file_name().ok_or(WriteError::Refused { path: shown, why: "has no file name" })?;
@@ -112,7 +112,7 @@ impl Tree {
             .map_err(|error| WriteError::Io { path: self.shown.join(path), source: error.into() })
     }
 
-    /// Creates a file. `path` must be a single name or come from `below`.
+    /// Creates a file, which gets its name at [`Partial::finish`]. `path` must be a single name or come from `below`.
     pub fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
         let shown = self.shown.join(path);
         let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "has no file name" })?;

@@ -30,7 +30,7 @@ impl Pressed {
         Self { id: id.to_owned(), times: 0, last: None, talk: std::io::stderr().is_terminal() }
     }
 
-    /// Counts a signal. Returns false if the signal belongs to the previous request.
+    /// Counts a signal. Returns false if the signal repeats the previous request.
     ///
     /// # Errors
     /// Returns an error if this is the third request: this command exits immediately.

@@ -1,4 +1,4 @@
-//! The progress of a pull.
+//! Shows the progress of an image pull.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -19,9 +19,9 @@ use crate::session::Session;
 use crate::status::ErrorContext as _;
 use crate::text::plain;
 
-/// Size of an upload message, in bytes.
+/// Maximum size of an upload message, in bytes.
 const PIECE: usize = 256 << 10;
-/// Maximum number of queued pieces.
+/// Maximum number of queued messages.
 const DEPTH: usize = 4;
 /// Maximum size of an index or manifest, in bytes, as in executord.
 const DOCUMENT_MAX: u64 = 4 << 20;
@@ -67,7 +67,7 @@ impl OnDisk {
     }
 }
 
-/// Returns the image to upload if a call failed because executord cannot read it, but the caller can.
+/// Returns the image `reference` on disk if `failure` shows that executord cannot read the image, but the caller can.
 pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
     let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
     let is_unreadable = failure.violations().iter().any(|violation| unreadable(&violation.reason));
@@ -82,7 +82,7 @@ pub(super) async fn send(session: &Session, image: OnDisk, reference: &str) -> R
     upload(session, &format!("upload {shown}"), header, move |to| image.write(to)).await
 }
 
-/// Uploads an archive while it is written. Returns the imported image.
+/// Uploads an archive while `fill` writes it. Returns the imported image.
 pub async fn upload(
     session: &Session,
     doing: &str,
@@ -90,7 +90,7 @@ pub async fn upload(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
 ) -> Result<v1::Image, Failure> {
     let (sender, receiver) = mpsc::channel(DEPTH);
-    // Use a separate thread, because reading a pipe blocks until data is written to it.
+    // Use a separate thread, because `fill` blocks: it may read a pipe.
     let sent = tokio::task::spawn_blocking(move || {
         let mut to = BufWriter::with_capacity(PIECE, Pieces(sender));
         fill(&mut to)?;
@@ -105,7 +105,7 @@ pub async fn upload(
     }
 }
 
-/// A writer that sends pieces to a queue.
+/// A writer that sends each piece of bytes to a queue.
 pub struct Pieces(pub mpsc::Sender<Vec<u8>>);
 
 impl Write for Pieces {

@@ -75,7 +75,7 @@ pub fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
-/// Formats `2026-01-31T12:00:00.123Z`.
+/// Formats a time in UTC, with milliseconds: `2026-01-31T12:00:00.123Z`.
 pub fn time(timestamp: Option<&Timestamp>) -> String {
     timestamp
         .and_then(system_time)

@@ -1,4 +1,4 @@
-//! Aligned columns.
+//! Formats tables with aligned columns.
 
 use super::style::{Role, Style};
 use crate::text::plain;
@@ -83,12 +83,12 @@ impl Table {
         self.rows.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Returns the width of the longest line.
+    /// Returns the width of the longest line, in characters.
     pub fn width(&self) -> usize {
         self.total(&self.widths())
     }
 
-    /// Returns the width of each column.
+    /// Returns the width of each column, in characters.
     fn widths(&self) -> Vec<usize> {
         let width =
             |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.0.chars().count()).max();

@@ -32,7 +32,7 @@ pub(crate) struct CgroupCounters {
     pub(crate) huge_pages: Vec<HugePages>,
 }
 
-/// Use of huge pages of one size.
+/// A container's use of huge pages of one size.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HugePages {
     /// Size of a page, such as `2MB`.

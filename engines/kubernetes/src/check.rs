@@ -261,7 +261,7 @@ fn ids_of_kubelet(text: &str) -> Option<[u32; 2]> {
     Some([first, end.checked_sub(IDS_OF_A_POD).filter(|&last| last >= first)?])
 }
 
-/// Returns true if a directory of `path`, which has the form of the variable PATH, contains a program.
+/// Returns true if a directory of `path`, which has the format of the variable PATH, contains a program.
 fn is_program(name: &str, path: &OsStr) -> bool {
     std::env::split_paths(path).any(|directory| directory.join(name).is_file())
 }
@@ -282,7 +282,7 @@ fn to_missing(kubelet: &Kubelet, violations: &[Violation], is_needed: bool) -> V
     named.chain(others).collect()
 }
 
-/// Requests for a sandbox and its container.
+/// The kubelet's requests for a sandbox and for its container.
 type Pod = (PodSandboxConfig, ContainerConfig);
 
 fn metadata() -> Option<PodSandboxMetadata> {

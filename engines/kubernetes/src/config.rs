@@ -1,8 +1,8 @@
 //! Configuration file: the users of pods (rule C56), the plugin for volumes of secrets (rule C52), and the secrets that
 //! annotations and volumes may refer to (rule C55).
 //!
-//! The rules are read again for each request that needs them, so a change needs no restart. Without a rule no reference is
-//! allowed.
+//! The rules are read again for each request that needs them, so a change needs no restart. Without a rule no reference
+//! is allowed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -104,7 +104,7 @@ pub(crate) struct Rule {
     paths: Vec<String>,
 }
 
-/// Place of a reference. Only rules for this place can allow the reference.
+/// Origin of a reference to a secret. Only rules for this origin can allow the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReferenceOrigin<'a> {
     /// An annotation, which any user who creates pods can write.
@@ -161,7 +161,7 @@ fn parse(text: &str) -> Result<Config, String> {
 }
 
 impl Config {
-    /// Returns true if a rule allows references of this origin in pods of a namespace to refer to a path.
+    /// Returns true if a rule allows pods in `namespace` to refer to `path` at `provider` from `origin`.
     pub(crate) fn allows(&self, origin: ReferenceOrigin<'_>, namespace: &str, provider: &str, path: &str) -> bool {
         self.secrets.iter().any(|rule| {
             rule.is_for(origin)
@@ -171,7 +171,7 @@ impl Config {
         })
     }
 
-    /// Returns the names of the providers in rules and with tokens.
+    /// Returns the names of the providers that rules or `tokens` name.
     pub(crate) fn providers(&self) -> impl Iterator<Item = &str> {
         let of_tokens = self.csi.iter().flat_map(|csi| csi.tokens.keys());
         self.secrets.iter().map(|rule| &rule.provider).chain(of_tokens).map(|provider| &**provider)

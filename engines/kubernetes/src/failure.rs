@@ -1,4 +1,4 @@
-//! Converts errors of calls to one sentence with the field and without values (rule C6).
+//! Converts errors of RPCs to messages of one sentence that name the field and contain no values (rule C6).
 
 use executor_client::v1::{VolumeMount, volume_mount};
 use executor_client::{Code, Error, Violation};
@@ -85,7 +85,7 @@ pub(crate) fn precondition(status: Status) -> Status {
     }
 }
 
-/// Returns both results.
+/// Returns the values of both results.
 ///
 /// # Errors
 /// Returns the error if one result is an error, or INVALID_ARGUMENT with both messages if both results are errors.

@@ -52,8 +52,8 @@ fn repository(name: &str) -> &str {
     }
 }
 
-/// Returns a reference with the digest of the manifest, which is independent of tags; or the first reference if the
-/// image is not from a registry.
+/// Returns a reference by the manifest's digest, so that a moved tag has no effect; or the first reference if the image
+/// is not from a registry.
 pub(crate) fn rootfs(references: &[String], manifest: &str) -> Option<String> {
     let of_registry = references.iter().find_map(|reference| reference.strip_prefix(SCHEME));
     match of_registry {

@@ -14,12 +14,12 @@ use crate::failure;
 use crate::image_names::{Names, is_server_of, rootfs};
 use crate::node::{Node, now};
 
-/// An image for a container.
+/// An image from which a container can be created.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Digest of the configuration.
+    /// Id of the image: the digest of its configuration.
     pub(crate) id: String,
-    /// Reference of the manifest at executord.
+    /// Reference by which executord finds the image's manifest.
     pub(crate) rootfs: String,
     names: Names,
 }

@@ -1,4 +1,4 @@
-//! The binary; see [`executor_cri::program`].
+//! Runs [`executor_cri::program`].
 
 #![forbid(unsafe_code)]
 

@@ -36,7 +36,7 @@ const GAUGE: MetricType = MetricType::Gauge;
 const NETWORK: &[&str] = &["interface"];
 const DEVICE: &[&str] = &["device"];
 
-/// Metrics of containers.
+/// Descriptions of the metrics of containers.
 const CONTAINER: [Description; 48] = [
     (COUNTER, "container_blkio_device_usage_total", "Bytes transferred from and to disks", &["device", "operation"]),
     (COUNTER, "container_cpu_cfs_periods_total", "Number of periods in which the container ran", &[]),
@@ -93,7 +93,7 @@ const CONTAINER: [Description; 48] = [
     (GAUGE, "container_ulimits_soft", "Soft limit of the container's first process", &["ulimit"]),
 ];
 
-/// Network metrics of pods.
+/// Descriptions of the network metrics of pods.
 const POD: [Description; 8] = [
     (COUNTER, "container_network_receive_bytes_total", "Bytes received", NETWORK),
     (COUNTER, "container_network_receive_errors_total", "Errors while receiving", NETWORK),

@@ -20,7 +20,7 @@ use crate::volumes::Volumes;
 /// Maximum number of events that a watcher can lag behind before it is disconnected.
 const EVENTS: usize = 1024;
 
-/// State of the process.
+/// State of executor-cri that all calls share.
 pub(crate) struct Node {
     pub(crate) client: Client,
     /// Socket of executord, for calls with connections of their own.
@@ -38,9 +38,9 @@ pub(crate) struct Node {
     pub(crate) secrets_annotation: String,
     /// Configuration file with the rules for references.
     pub(crate) config_file: ConfigFile,
-    /// URLs of exec, attach and port-forward.
+    /// Registers requests for exec, attach and port-forward, and returns their URLs.
     pub(crate) streams: Streams,
-    /// Locks by name, held by calls.
+    /// Locks of the names of sandboxes, containers and volumes, each held while a call works on the object.
     names: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Cached `USER` of images by image id. The configuration of an id never changes.
     image_users: Mutex<HashMap<String, String>>,

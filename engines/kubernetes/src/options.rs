@@ -1,4 +1,4 @@
-//! The command line.
+//! Defines the command line of executor-cri.
 
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ use executor_sys::cgroup_usage;
 
 use crate::cgroup::ROOT;
 
-/// Returns true if a sandbox has a parent cgroup.
+/// Returns true if the kubelet's request names a parent cgroup for the sandbox.
 pub(crate) fn has_parent(config: &PodSandboxConfig) -> bool {
     config.linux.as_ref().is_some_and(|linux| !linux.cgroup_parent.is_empty())
 }

@@ -155,7 +155,7 @@ async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Dispatches a call to its service.
+/// Dispatches a call to the service that its path names.
 fn call(
     mut routes: Routes,
     calls: &Calls,

@@ -129,7 +129,7 @@ fn image(container: &Container) -> ImageSpec {
     image
 }
 
-/// Returns the entry of a container in a list.
+/// Returns a container as an item of the response to ListContainers.
 pub(crate) fn listed_container(container: &Container) -> ListedContainer {
     let record = &container.record;
     ListedContainer {
@@ -183,7 +183,7 @@ fn addresses(network: &v1::NetworkStatus) -> PodSandboxNetworkStatus {
     PodSandboxNetworkStatus { ip, additional_ips: all.into_iter().map(|ip| PodIp { ip }).collect() }
 }
 
-/// Returns the entry of a sandbox in a list.
+/// Returns a sandbox as an item of the response to ListPodSandbox.
 pub(crate) fn listed_sandbox(sandbox: &Sandbox) -> PodSandbox {
     let record = &sandbox.record;
     PodSandbox {

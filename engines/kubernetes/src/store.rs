@@ -67,12 +67,12 @@ impl Sandbox {
     }
 }
 
-/// All records.
+/// The records of all sandboxes and containers.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) sandboxes: Objects<SandboxRecord, v1::Pod>,
     pub(crate) containers: Objects<ContainerRecord, v1::Container>,
-    /// Held while an object is inserted.
+    /// Lock that is held while an object is inserted.
     inserting: Mutex<()>,
 }
 
@@ -135,7 +135,7 @@ impl Store {
 pub(crate) struct Objects<R, S> {
     directory: PathBuf,
     known: Mutex<BTreeMap<String, Object<R, S>>>,
-    /// Held while records are written. Readers lock only `known`, so they do not wait for the disk.
+    /// Lock that is held while records are written. Readers lock only `known`, so they do not wait for the disk.
     writing: Mutex<()>,
 }
 

@@ -48,8 +48,8 @@ pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Sta
     valid(&streams, &request.container_id, url, || running(node, &request.container_id).map(drop))
 }
 
-/// Returns the URL, or revokes it if its object no longer exists. The removal of an object does not revoke URLs that
-/// are registered later.
+/// Returns the URL. If the object no longer exists, revokes the URLs of the object and returns the error of `exists`:
+/// the removal of an object does not revoke URLs that are registered later.
 fn valid(
     streams: &Streams,
     owner: &str,
@@ -333,7 +333,7 @@ impl AsyncWrite for Tunnel {
     }
 }
 
-/// Passes bytes between a client and a port, until the port's direction is closed.
+/// Passes bytes between a client and a port, until the port has closed its direction of the connection.
 async fn pass(stream: DuplexStream, mut connection: executor_client::Connection, is_broken: Arc<AtomicBool>) {
     let (mut from_client, mut to_client) = tokio::io::split(stream);
     let input = connection.input();

@@ -40,15 +40,15 @@ pub(crate) fn check_privilege() -> io::Result<()> {
 /// Time limit for the lookup of a mount's source. A lookup on a dead network file system does not return.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Record of a published volume. It contains no values.
+/// Record of a published volume, which contains no values of secrets.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct VolumeRecord {
-    /// Id from the kubelet.
+    /// Id of the volume, which the kubelet assigned.
     pub(crate) id: String,
     /// Path of the volume on the host.
     pub(crate) target: PathBuf,
-    /// Device of the volume's file system.
+    /// Number of the device of the volume's file system.
     pub(crate) device: u64,
     pub(crate) pod_uid: String,
     pub(crate) namespace: String,
@@ -59,7 +59,7 @@ pub(crate) struct VolumeRecord {
 }
 
 impl VolumeRecord {
-    /// Returns true if another request for the volume is equal.
+    /// Returns true if `other` is from an equal request. The devices are not compared.
     fn is_same(&self, other: &Self) -> bool {
         *self == Self { device: self.device, ..other.clone() }
     }
@@ -71,12 +71,12 @@ impl VolumeRecord {
     }
 }
 
-/// All volumes, in memory and on disk.
+/// The published volumes of all pods. Records are in memory and on disk, tokens only in memory.
 #[derive(Debug)]
 pub(crate) struct Volumes {
     directory: PathBuf,
     known: Mutex<BTreeMap<String, Arc<VolumeRecord>>>,
-    /// Newest tokens, by the id of the volume. After a restart the kubelet sends them again.
+    /// Newest tokens, by the id of the volume. After a restart of executor-cri, the kubelet sends the tokens again.
     tokens: Mutex<BTreeMap<String, PodToken>>,
     /// Providers whose volumes need a token.
     with_tokens: BTreeSet<String>,
@@ -198,8 +198,8 @@ impl Volumes {
     /// Adds the secret files of the volumes that a container mounts to the request. A mount belongs to a volume if its
     /// source is on the device of the volume. The source can also be a directory or a file in the volume (`subPath`).
     ///
-    /// The inner result is an error if no rule allows a reference, or UNAVAILABLE if a token is missing. It applies to
-    /// new containers only, because a retry finds its container.
+    /// The inner result is an error if no rule allows a reference, or UNAVAILABLE if a token is missing. The inner
+    /// result applies to new containers only, because a retry finds its container.
     ///
     /// # Errors
     /// Returns PERMISSION_DENIED if a volume belongs to another pod, FAILED_PRECONDITION if a source is not in its
@@ -247,7 +247,8 @@ impl Volumes {
         Ok(allowed)
     }
 
-    /// Returns the place of a path, or `None` if its file system does not respond. Only one thread waits for a path.
+    /// Returns the device and inode of a path, or `None` if the path's file system does not respond. Only one thread
+    /// waits for a path.
     async fn locate(&self, path: &str) -> Option<io::Result<Place>> {
         if !locked(&self.unanswered).insert(path.to_owned()) {
             return self.locate_again(path).await;

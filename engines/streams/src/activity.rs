@@ -22,7 +22,7 @@ impl Activity {
         Self { last: Arc::new(Mutex::new(Instant::now())), idle, socket }
     }
 
-    /// Records a frame.
+    /// Records that a frame was sent or received.
     pub(crate) fn touch(&self) {
         *self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Instant::now();
     }

@@ -1,4 +1,4 @@
-//! Sessions of exec and attach.
+//! Serves sessions of exec and attach.
 
 use std::future::Future;
 use std::io;
@@ -59,7 +59,7 @@ async fn ping(queue: &mpsc::WeakSender<Packet>) {
         sleep(PING_INTERVAL).await;
         id += 2;
         if let Some(queue) = queue.upgrade() {
-            // A full queue has other packets.
+            // A full queue has other packets, which detect an exited client as a ping does.
             let _ = queue.try_send(Packet::Ping { id });
         }
     }
@@ -193,7 +193,7 @@ pub(crate) async fn send(queue: &mpsc::Sender<Packet>, packet: Packet) -> io::Re
     queue.send(packet).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
-/// Streams that the client opened.
+/// Streams that the client of an exec or attach session has opened.
 #[derive(Default)]
 struct Opened {
     stdin: Option<(u32, Input)>,

@@ -1,4 +1,4 @@
-//! Sessions of port-forward.
+//! Serves sessions of port-forward.
 
 use std::collections::HashMap;
 use std::io;
@@ -131,7 +131,8 @@ impl Session<'_> {
     }
 }
 
-/// Returns true for the data stream of a pair or false for the error stream, the port, and the id of the pair.
+/// Parses the headers of a stream: returns true for the data stream of a pair and false for the error stream, the port,
+/// and the id of the pair.
 fn parse(stream: u32, headers: &Headers) -> Option<(bool, u16, String)> {
     let data = match headers.get("streamtype")?.as_str() {
         "data" => true,
@@ -147,7 +148,7 @@ fn parse(stream: u32, headers: &Headers) -> Option<(bool, u16, String)> {
     Some((data, port, id))
 }
 
-/// Result of a pair.
+/// Result of the connection of a port-forward pair.
 enum End {
     Finished,
     /// The port refused or reset the connection, or the client reset the stream.

@@ -3,7 +3,7 @@
 //! The caller registers a request and gets a URL with a token ([`Streams::exec`], [`Streams::attach`],
 //! [`Streams::port_forward`]). A client that opens the URL within a minute upgrades the connection, and its streams are
 //! passed to the caller's [`Handler`] or [`Connect`]. A token can be used once, unless it is revoked
-//! ([`Streams::revoke`]). The crate is independent of containers.
+//! ([`Streams::revoke`]). The crate knows neither containers nor executord.
 //!
 //! | upgrade | protocols |
 //! |---|---|
@@ -14,21 +14,22 @@
 //!
 //! # Order and cancellation
 //!
-//! All output is sent before the status, because both pass through one queue of the connection. A client that closes its
-//! connection cancels the handler: the future is dropped. A connection without a frame in either direction for
+//! All output is sent before the status, because both pass through one queue of the connection. A client that closes
+//! its connection cancels the handler: the future is dropped. A connection without a frame in either direction for
 //! [`Limits::idle`] is closed; pings do not count.
 //!
 //! # Back-pressure
 //!
-//! Like the kubelet and spdystream, the SPDY connection has no window per stream: spdystream ignores `WINDOW_UPDATE` and
-//! sends none. Memory is bounded by queues instead. Output waits for the client ([`Output::write`]). Input of a stream that is
-//! not read stops the reading from the client after at most 1 MiB. In port-forward, where streams are independent, a stream
-//! whose input has been stuck for [`Limits::stall`] is reset, so that it cannot block the other streams forever.
+//! Like the kubelet and spdystream, the SPDY connection has no window per stream: spdystream ignores `WINDOW_UPDATE`
+//! and sends none. Memory is bounded by queues instead. Output waits for the client ([`Output::write`]). If the input
+//! of a stream is not read, the server stops reading from the client after at most 1 MiB. In port-forward, where
+//! streams are independent, a stream whose input has been stuck for [`Limits::stall`] is reset, so that it cannot block
+//! the other streams forever.
 //!
 //! # Secrets
 //!
-//! Output can hold secrets. No payload is logged. Buffers are freed as soon as they are sent; a program with the allocator of
-//! `executor-secrets` overwrites them then.
+//! Output can hold secrets. No payload is logged. Buffers are freed as soon as they are sent; a program with the
+//! allocator of `executor-secrets` overwrites them then.
 #![forbid(unsafe_code)]
 
 mod activity;
@@ -87,7 +88,7 @@ impl Default for Limits {
     }
 }
 
-/// Streams of an exec or attach request.
+/// Streams that an exec or attach request connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub stdin: bool,

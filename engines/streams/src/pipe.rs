@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::packet::{PAYLOAD, Packet};
 
-/// Bytes that the client sends.
+/// Stream of bytes from the client to a handler.
 #[derive(Debug)]
 pub struct Input(mpsc::Receiver<Bytes>);
 
@@ -24,7 +24,7 @@ impl Input {
     }
 }
 
-/// Bytes for the client.
+/// Stream of bytes from a handler to the client.
 #[derive(Debug)]
 pub struct Output {
     stream: u32,
@@ -82,7 +82,8 @@ impl Resizes {
 /// Maximum length of an incomplete size, in bytes.
 const UNFINISHED: usize = 1024;
 
-/// Sends the sizes in `buffer`, and leaves an incomplete size in it. Returns false if the bytes are not JSON sizes.
+/// Sends the sizes in `buffer`, and leaves an incomplete size in `buffer`. Returns false if the bytes are not JSON
+/// sizes.
 pub(crate) fn resize(buffer: &mut Vec<u8>, sizes: &watch::Sender<Option<Size>>) -> bool {
     let mut values = serde_json::Deserializer::from_slice(buffer).into_iter::<Size>();
     loop {

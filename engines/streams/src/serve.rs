@@ -1,4 +1,4 @@
-//! The listener and its upgrades.
+//! Listens for clients, and upgrades their connections to SPDY or WebSocket.
 
 use std::convert::Infallible;
 use std::io;

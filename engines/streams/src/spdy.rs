@@ -25,7 +25,7 @@ const CHUNK: usize = 16 << 10;
 /// Maximum number of chunks of one stream that wait for their handler.
 const SLOTS: usize = 64;
 
-/// Action of the client.
+/// Stream that the client opened or reset.
 #[derive(Debug)]
 pub(crate) enum Event {
     Opened { stream: u32, headers: Headers, input: Input },

@@ -1,4 +1,4 @@
-//! Status on the error stream.
+//! Formats the status that the error stream carries.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Registered requests, by token.
+//! Stores registered requests by their tokens.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,7 +83,7 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Deletes the requests of an owner.
+    /// Deletes the requests of an owner, so that their tokens become invalid.
     pub(crate) fn revoke(&self, owner: &str) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, entry| &*entry.owner != owner);
     }

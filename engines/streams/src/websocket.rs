@@ -51,7 +51,7 @@ const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
-/// Channel whose messages close another channel, since v5.
+/// Channel whose messages close another channel, since protocol v5.
 const END: u8 = 255;
 
 async fn accept<T: AsyncRead + AsyncWrite + Unpin>(io: T) -> WebSocketStream<T> {
@@ -148,7 +148,7 @@ fn from(err: Error) -> io::Error {
     }
 }
 
-/// Receivers of the client's channels.
+/// Destinations of the messages that the client sends on each channel.
 struct Channels {
     stdin: Option<mpsc::Sender<Bytes>>,
     sizes: Option<watch::Sender<Option<Size>>>,

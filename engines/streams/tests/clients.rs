@@ -1,7 +1,7 @@
 //! Tests the server with client-go, the Kubernetes client library (CRI rule C34).
 //!
-//! `EXECUTOR_STREAMS_CLIENT` names the program of `integration/engines/streams`, which `cargo xtask engines-test` builds
-//! before it runs these tests.
+//! `EXECUTOR_STREAMS_CLIENT` names the program of `integration/engines/streams`, which `cargo xtask engines-test`
+//! builds before it runs these tests.
 
 use std::io;
 use std::path::PathBuf;

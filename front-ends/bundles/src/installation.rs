@@ -31,7 +31,7 @@ const EVENTS_MAX: usize = 200;
 #[serde(rename_all = "camelCase")]
 pub struct Installation {
     pub name: String,
-    /// Work in progress.
+    /// Unfinished work of a command on the installation.
     pub phase: Phase,
     /// The catalog that the installation follows; `None` if a bundle was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub enum Phase {
     Installing { revision: u32 },
     /// A revision is current; the previous revision is being removed.
     Pivoting {
-        /// The previous revision.
+        /// Number of the previous revision.
         from: u32,
     },
     /// Everything is being removed.
@@ -93,7 +93,7 @@ pub struct Options {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Revision {
-    /// Number, from 1.
+    /// Number of the revision, from 1.
     pub number: u32,
     pub state: State,
     /// Source of the revision's bundle.
@@ -107,7 +107,7 @@ pub struct Revision {
     /// Version of the bundle; `None` if the format has no versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Start time in seconds since 1970.
+    /// Time at which the revision was started, in seconds since 1970.
     pub begun: u64,
 }
 
@@ -136,7 +136,7 @@ pub struct Condition {
     pub reason: String,
     /// Message in one sentence, for people.
     pub message: String,
-    /// Revision that the condition is about.
+    /// Number of the revision that the condition is about.
     pub revision: u32,
     /// Time of the last change of status, in seconds since 1970.
     pub since: u64,
@@ -169,7 +169,7 @@ pub struct Event {
     pub reason: String,
     /// Message in one sentence, for people.
     pub message: String,
-    /// Revision that the event is about.
+    /// Number of the revision that the event is about.
     pub revision: u32,
 }
 
@@ -297,7 +297,7 @@ impl Installation {
         self.record_event(EventKind::Progressing, (reported.0, reported.1, &reported.2), revision);
     }
 
-    /// Records that everything will be removed.
+    /// Records that all plays of the installation will be removed.
     pub fn uninstall(&mut self) {
         self.enter(Phase::Uninstalling);
     }
@@ -346,7 +346,7 @@ impl Installation {
         self.enter(before.map_or(Phase::Settled, |from| Phase::Pivoting { from }));
     }
 
-    /// Records that the work is done.
+    /// Records that no work on the installation is in progress.
     pub fn settle(&mut self) {
         self.enter(Phase::Settled);
     }
@@ -390,7 +390,7 @@ impl Installation {
         }
     }
 
-    /// Records that the leftover plays were removed.
+    /// Records that the plays that [`Self::left_over`] returns were removed.
     pub fn repaired(&mut self) {
         if let Phase::Installing { revision } = self.phase
             && self.revision(revision).is_some_and(|it| it.state == State::Pending)

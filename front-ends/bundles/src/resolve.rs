@@ -34,7 +34,7 @@ pub struct Installed {
     pub version: Version,
 }
 
-/// Edge of the upgrade graph.
+/// Edge of the upgrade graph: the reason why a bundle can be upgraded to another bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Edge {
@@ -50,7 +50,7 @@ pub enum Edge {
     Forced,
 }
 
-/// Decision about a bundle.
+/// Decision about a bundle that was considered: chosen, or the reason why it was not chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub enum Verdict {
@@ -89,7 +89,7 @@ pub struct Candidate {
 /// One step: an installation or an upgrade.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// Previous bundle; `None` for a first installation.
+    /// Name of the previous bundle; `None` for a first installation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// The chosen bundle.

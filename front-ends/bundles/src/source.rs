@@ -229,7 +229,7 @@ fn open(source: &Source, sink: &mut Sink) -> Result<Files, SourceError> {
     }
 }
 
-/// Destination of files.
+/// Destination of the files of a source: memory or a directory.
 pub(crate) enum Sink {
     Memory { files: BTreeMap<String, Vec<u8>>, directories: BTreeSet<String>, bytes: u64 },
     Directory { root: PathBuf, count: usize, bytes: u64 },

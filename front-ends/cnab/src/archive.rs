@@ -84,7 +84,7 @@ pub struct ImageSelector<'a> {
     pub digest: Option<&'a str>,
     /// Reference of the image in the bundle.
     pub reference: &'a str,
-    /// True if an image that matches neither is accepted when it is the layout's only image.
+    /// True if an image with another digest and reference is accepted when it is the layout's only image.
     pub allow_sole_image: bool,
 }
 

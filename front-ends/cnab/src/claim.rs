@@ -34,17 +34,17 @@ pub struct Claim {
     pub bundle_reference: Option<String>,
     /// Time of creation (RFC 3339).
     pub created: String,
-    /// Data of runtimes.
+    /// Data that CNAB runtimes add to the claim.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub custom: Value,
-    /// A ULID.
+    /// Id of the claim, a ULID.
     pub id: String,
     pub installation: String,
     /// Values of the parameters, without `writeOnly` parameters.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// A ULID, which changes with each action that modifies the installation (rule 8). Empty if nothing was ever
-    /// installed.
+    /// Revision of the installation, a ULID that changes with each action that modifies the installation (rule 8).
+    /// Empty if nothing was ever installed.
     pub revision: String,
 }
 
@@ -84,10 +84,10 @@ pub struct ClaimResult {
     pub claim_id: String,
     /// Time of creation (RFC 3339).
     pub created: String,
-    /// Data of runtimes.
+    /// Data that CNAB runtimes add to the result.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub custom: Value,
-    /// A ULID.
+    /// Id of the result, a ULID.
     pub id: String,
     /// Message for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -107,7 +107,7 @@ pub struct New<'a> {
     pub values: &'a Resolved,
     /// Reference that the bundle was read from.
     pub bundle_reference: Option<String>,
-    /// The previous claim.
+    /// The previous claim of the installation.
     pub last: Option<&'a Claim>,
 }
 

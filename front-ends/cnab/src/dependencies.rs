@@ -20,7 +20,7 @@ pub struct Dependencies {
     requires: BTreeMap<String, Requirement>,
 }
 
-/// A required bundle.
+/// A bundle that the dependent bundle requires.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Requirement {
     pub bundle: String,
@@ -131,7 +131,7 @@ impl Dependencies {
 }
 
 impl Criteria {
-    /// Returns true if a version is accepted.
+    /// Returns true if the criteria accept a version.
     pub fn matches(&self, version: &str) -> bool {
         let Ok(version) = Version::parse(version.strip_prefix('v').unwrap_or(version)) else { return false };
         if !version.pre.is_empty() && !self.prereleases {

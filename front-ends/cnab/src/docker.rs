@@ -15,7 +15,7 @@ const AT: &str = "/custom/io.cnab.docker";
 /// Path of the socket in the container.
 pub const SOCKET: &str = "/var/run/docker.sock";
 
-/// Content of the extension.
+/// Content of the extension `io.cnab.docker`.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Docker {
     /// True if the container must be privileged.

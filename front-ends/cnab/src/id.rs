@@ -30,7 +30,7 @@ pub fn is_ulid(text: &str) -> bool {
     Ulid::from_string(text).is_ok_and(|id| id.to_string() == text)
 }
 
-/// Returns the creation time of a ULID, in milliseconds.
+/// Returns the creation time of a ULID, which is exact to a millisecond; `None` if the string is not a ULID.
 pub fn time_of(id: &str) -> Option<SystemTime> {
     let id = Ulid::from_string(id).ok()?;
     UNIX_EPOCH.checked_add(Duration::from_millis(id.timestamp_ms()))

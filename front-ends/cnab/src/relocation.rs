@@ -65,7 +65,7 @@ impl Relocation {
         wrong.or(Self { map, original: bytes.to_vec() })
     }
 
-    /// Returns the new reference of an image.
+    /// Returns the new reference of an image; `reference` itself if the map does not contain it.
     pub fn relocated<'a>(&'a self, reference: &'a str) -> &'a str {
         self.map.get(reference).map_or(reference, String::as_str)
     }

@@ -12,7 +12,7 @@ use crate::write_only;
 pub struct Sourced {
     /// Value of the parameter's type.
     pub value: Value,
-    /// True if the output is `writeOnly`; the parameter may not be.
+    /// True if the output is `writeOnly`, whether or not the parameter is `writeOnly`.
     pub secret: bool,
 }
 

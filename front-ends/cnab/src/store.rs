@@ -1,7 +1,8 @@
 //! Stores claims, results and outputs on disk, in the layout of Porter v0 and cnab-go.
 //!
 //! ```text
-//! installations/NAME                  empty; locked during an action
+//! installations/NAME                  empty file that registers the installation
+//! locks/NAME                          locked during an action
 //! claims/NAME/CLAIM.json
 //! results/CLAIM/RESULT.json
 //! outputs/RESULT/RESULT-OUTPUT

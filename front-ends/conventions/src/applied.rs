@@ -10,7 +10,7 @@ pub const APPLIED_CONVENTIONS: &str = "conventions.carto.run/applied-conventions
 const LINES_MAX: usize = 100;
 const LINE_MAX: usize = 256;
 
-/// Lines of the annotation.
+/// Lines of the annotation that lists the applied conventions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied(Vec<String>);
 

@@ -14,7 +14,7 @@ const MEANINGFUL: [&str; 5] = ["emptyDir", "labelSelector", "namespaceSelector",
 /// Fields for which `false` is equal to absence.
 const FALSE_IS_ABSENT: [&str; 7] = ["hostNetwork", "hostPID", "hostIPC", "readOnly", "stdin", "stdinOnce", "tty"];
 
-/// A field that differs.
+/// A field that differs between two documents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// Path of the field, such as `spec.containers[app].env[PORT].value`.

@@ -117,7 +117,7 @@ struct ResponseStatus {
 pub(crate) struct Answer {
     pub(crate) template: Value,
     pub(crate) applied: Vec<String>,
-    /// Fields of the response that were dropped because this version of Kubernetes does not define them.
+    /// Fields of the response that were dropped, because this version of Kubernetes does not define such fields.
     pub(crate) unknown: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
 //! Checks the syntax of names, label keys and label values (Kubernetes, "Labels and Selectors").
 
-/// Maximum length of the name in a label key, and of a label value.
+/// Maximum length, in bytes, of a label value, and of the name in a label key.
 const PART_MAX: usize = 63;
-/// Maximum length of the prefix of a label key, and of an object name.
+/// Maximum length, in bytes, of an object name, and of the prefix in a label key.
 const SUBDOMAIN_MAX: usize = 253;
 
 /// Returns true for a lower-case DNS subdomain (RFC 1123), such as an object name.

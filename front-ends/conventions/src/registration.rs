@@ -74,7 +74,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// A registration in the file's format.
+/// A registration as the registrations file contains it, before validation.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Written {

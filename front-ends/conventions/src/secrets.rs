@@ -171,7 +171,7 @@ impl SecretValues {
         long.filter_map(|(index, value)| Some((text.find(&***value)?, index))).min()
     }
 
-    /// Restores the values.
+    /// Replaces the placeholders in a document with the values of secrets.
     pub(crate) fn reveal(&self, document: &mut Value) {
         match document {
             Value::String(text) if text.contains(PREFIX) => *text = self.revealed(text),

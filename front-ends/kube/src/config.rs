@@ -42,7 +42,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// A string from the file, zeroed on drop.
+/// A string of an input file, zeroed on drop.
 #[derive(Clone, Default)]
 struct Written(Zeroizing<String>);
 
@@ -102,7 +102,7 @@ impl Config {
         self.secret_type.is_some()
     }
 
-    /// Returns the keyed digest of the data.
+    /// Returns the keyed digest of the data of this ConfigMap or Secret.
     pub fn tag(&self, key: &Tag) -> Tag {
         let mut keyed = Keyed::new(key);
         for (name, value) in &self.data {

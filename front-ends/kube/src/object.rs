@@ -159,7 +159,7 @@ fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut
     }
 }
 
-/// Checks namespace, name and annotations.
+/// Checks the namespace, the name and the annotations of an object.
 fn check_metadata(object: &Located, report: &mut Report) {
     let origin = &object.origin;
     let metadata: Option<&Node> = object.node.get("metadata");

@@ -85,7 +85,7 @@ impl Hook {
         (pieces.len() <= PIECES_MAX).then_some(pieces)
     }
 
-    /// Returns the hook from a container's labels.
+    /// Returns the preStop hook that a container's labels contain; `None` without such labels.
     pub fn from_labels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let mut text = String::new();
         for piece in 0..PIECES_MAX {
@@ -109,13 +109,13 @@ pub struct Member {
     pub request: Wiped<RunRequest>,
     /// Directories whose files are updated when their Secrets or ConfigMaps change (rule P55).
     pub rotating: BTreeSet<String>,
-    /// Hook after the start.
+    /// Hook that runs after the container's start.
     pub post_start: Option<Hook>,
-    /// Hook before the stop.
+    /// Hook that runs before the container's stop.
     pub pre_stop: Option<Hook>,
     /// True if the image's user must not be root (rule P44).
     pub non_root: bool,
-    /// Path of the container in its object.
+    /// Path of the container in the object that defines it.
     pub path: String,
 }
 
@@ -126,7 +126,7 @@ pub struct PodPlan {
     pub name: String,
     pub kind: Kind,
     pub workload: String,
-    /// Replacement strategy.
+    /// Strategy by which an existing pod is replaced.
     pub update: Update,
     /// True if the next pod of the workload waits until this pod is ready.
     pub in_order: bool,
@@ -135,7 +135,7 @@ pub struct PodPlan {
     pub members: Vec<Member>,
     /// Maximum duration, after which the pod has failed (rule P27).
     pub deadline: Option<Duration>,
-    /// Parameters of the pod's Job.
+    /// Parameters of the pod's Job; `None` if the pod belongs to no Job.
     pub job: Option<JobRun>,
     /// Digest of all properties except secrets and rotating files, in hexadecimal. If the digest changes, the pod is
     /// replaced.
@@ -151,7 +151,7 @@ pub struct PodPlan {
 pub struct CronPlan {
     pub namespace: String,
     pub name: String,
-    /// Schedule and policy.
+    /// Schedule and policy of the CronJob.
     pub cron: CronSpec,
     /// Pods of one run.
     pub pods: Vec<PodPlan>,

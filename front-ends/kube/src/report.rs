@@ -21,7 +21,7 @@ pub struct Origin {
     pub document: usize,
     /// Path of the object in its document; `items[2]` in a list, otherwise empty.
     pub base: String,
-    /// Object, such as `Pod default/web`.
+    /// Kind, namespace and name of the object, such as `Pod default/web`.
     pub object: String,
     /// The document, in which lines are looked up.
     pub root: Arc<Node>,
@@ -64,7 +64,7 @@ pub struct Violation {
     pub line: usize,
     /// Column in the line, from 1.
     pub column: usize,
-    /// Object, such as `Pod default/web`; empty if the document is not an object.
+    /// Kind, namespace and name of the object, such as `Pod default/web`; empty if the document is not an object.
     pub object: String,
     /// Path of the field; empty for the whole object.
     pub path: String,
@@ -116,7 +116,7 @@ impl Report {
         Self { strictness, ..Self::default() }
     }
 
-    /// Adds a violation.
+    /// Adds a violation of a rule by the field at `path` in an object.
     pub fn refuse(&mut self, origin: &Origin, path: impl Into<String>, rule: &'static str, message: impl Into<String>) {
         let (path, message) = (path.into(), message.into());
         let mut hash = DefaultHasher::new();

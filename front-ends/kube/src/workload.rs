@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// Returns the supported API version.
+    /// Returns the API version in which this kind is supported.
     pub fn api_version(self) -> &'static str {
         match self {
             Self::Pod => "v1",
@@ -106,7 +106,7 @@ pub struct Workload {
     pub template: PodTemplateSpec,
     /// Number of pods; for a Job, the number of completions.
     pub replicas: u32,
-    /// Replacement strategy.
+    /// Strategy by which existing pods are replaced.
     pub update: Update,
     /// True if each pod is started only when the previous pod is ready (StatefulSet).
     pub in_order: bool,

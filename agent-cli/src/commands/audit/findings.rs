@@ -41,7 +41,7 @@ impl Row {
         Self::Kernel,
     ];
 
-    /// Returns the name of the place in JSON.
+    /// Returns the row's name in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Container => "container",
@@ -113,7 +113,7 @@ pub(crate) struct Seen {
     pub(crate) after: bool,
 }
 
-/// The result of an audit.
+/// The result of an audit: where canaries were found, and what was searched.
 #[derive(Debug)]
 pub(crate) struct Findings {
     /// Kinds of inputs that this executord supports.
@@ -125,7 +125,7 @@ pub(crate) struct Findings {
     pub(crate) left: Vec<Hit>,
     /// Kinds that were not found in the container itself. For these kinds the search proves nothing.
     pub(crate) unproven: Vec<Kind>,
-    /// Size of the search after the container's exit.
+    /// Amount that was searched after the container's exit.
     pub(crate) searched: Searched,
     /// Places that were not searched after the container's exit.
     pub(crate) unsearched: Vec<Unsearched>,
@@ -135,7 +135,7 @@ pub(crate) struct Findings {
     kernel: bool,
 }
 
-/// Size of a search.
+/// Amount that a search covered: processes, files and bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Searched {
     pub(crate) processes: u64,

@@ -11,7 +11,7 @@ use executor_residue::{Canary, Needles};
 
 use super::AuditArgs;
 
-/// Kind of input of a container.
+/// Kind of input of the audit's container, such as a secret file or an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -72,8 +72,9 @@ const VARIABLE: &str = "EXECUTOR_AUDIT_PLAIN";
 /// Markers that the script prints after its secrets, and after the new file.
 pub(crate) const READY: &str = "audit-ready";
 pub(crate) const AGAIN: &str = "audit-again";
-/// Prints every secret, as a program could do by mistake. The log must not contain them. `$1` to `$3` are the files,
-/// `$4` is the secret argument. Inputs that are not declared secret are not printed, because the log may contain them.
+/// Script that prints every secret, as a program could do by mistake. The log must not contain the secrets. `$1` to
+/// `$3` are the files, `$4` is the secret argument. Inputs that are not declared secret are not printed, because the
+/// log may contain such inputs.
 const SCRIPT: &str = r#"
 show() { for file in "$@"; do if [ -e "$file" ]; then cat "$file"; echo; fi; done; }
 trap 'exit 0' TERM
@@ -115,7 +116,7 @@ impl Inputs {
         &self.id
     }
 
-    /// Returns the strings to search for.
+    /// Returns the canaries as strings to search for.
     pub(crate) fn needles(&self) -> Result<Needles, Failure> {
         let mut needles = Needles::new().map_err(|error| Failure::System(std::io::Error::other(error)))?;
         for (kind, canary) in &self.canaries {

@@ -143,7 +143,8 @@ fn holder(file: &Path) -> Option<u32> {
     lock_in(&std::fs::read_to_string("/proc/locks").ok()?, inode)
 }
 
-/// Parses `1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF`.
+/// Returns the process that holds the flock on the file with this inode, from the text of /proc/locks: `1: FLOCK
+/// ADVISORY WRITE 815 00:1b:4711 0 EOF`.
 fn lock_in(locks: &str, inode: u64) -> Option<u32> {
     let fields = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     let end = format!(":{inode}");

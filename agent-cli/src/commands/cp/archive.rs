@@ -1,7 +1,7 @@
 //! Packs and unpacks local tar archives for copies into and out of a container.
 //!
-//! Both run on a separate thread, because files and archives are read and written with blocking calls. A short queue
-//! connects the thread to the call and provides back-pressure. No archive can write outside the destination
+//! Packing and unpacking run on a separate thread, because they block. A short queue
+//! connects the thread to the RPC and provides back-pressure. No archive can write outside the destination
 //! ([`executor_cli_kit::destination`]).
 
 use std::ffi::OsStr;
@@ -17,10 +17,10 @@ use executor_tar::{Entry, Kind, Limits, Reader, TarError};
 use tar::{Builder, Header};
 use tokio::sync::mpsc;
 
-/// Size of a piece, in bytes.
+/// Size of a piece of an archive, in bytes.
 const PIECE: usize = 32 << 10;
 
-/// Counts of a copy, and the skipped entries.
+/// Numbers of copied entries and bytes, and the entries that could not be copied.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) entries: u64,

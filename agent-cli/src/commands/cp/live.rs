@@ -29,7 +29,7 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) id: String,
-    /// Absolute path without a trailing slash; empty for all outputs.
+    /// Absolute path without a trailing slash; `None` for all outputs.
     pub(crate) path: Option<String>,
     /// The path in a running container, `/` for its root. Empty if no path was given.
     pub(crate) live: String,
@@ -57,13 +57,13 @@ impl Source {
 /// A local file or directory to copy into a container.
 #[derive(Clone, Copy)]
 pub(super) struct Local<'a> {
-    /// `-` is standard input.
+    /// Path on this machine; `-` is standard input.
     pub(super) path: &'a Path,
     /// True if a link is followed.
     pub(super) follow: bool,
 }
 
-/// Copies out of a container.
+/// Copies a file or directory out of a running container.
 pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result<u8, Failure> {
     let Source { id, live, contents, follow, .. } = source;
     let to_stdout = to.as_os_str() == "-";
@@ -142,7 +142,7 @@ fn note(session: &Session, tally: &Tally) {
     }
 }
 
-/// Reports the copied and the skipped entries.
+/// Reports the numbers of copied and skipped entries. Returns the exit status.
 async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) -> Result<u8, Failure> {
     if session.json {
         let copied = json::Archived { id: id.into(), path: path.into(), entries: tally.entries, bytes: tally.bytes };
@@ -155,7 +155,7 @@ async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) ->
     }
 }
 
-/// Copies into a container.
+/// Copies a file or directory into a running container.
 pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &str) -> Result<u8, Failure> {
     let standard_input = from.path.as_os_str() == "-";
     // Only this first call is repeated with the complete id.

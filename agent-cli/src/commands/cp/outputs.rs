@@ -24,7 +24,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 const NO_FILE: &str = "the output is a directory: only a single file can be written to standard output";
 
-/// Requested outputs.
+/// Outputs that `cp` or `run` requests.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     Path(String),
@@ -53,7 +53,7 @@ pub(crate) enum To<'a> {
     Path(&'a Path),
 }
 
-/// Fetched and skipped outputs.
+/// Outputs that were fetched, and outputs that were skipped.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
     /// Files with their paths on this machine.
@@ -145,7 +145,7 @@ pub(crate) fn check_destination(outputs: &Outputs, destination: &Path) -> Result
     Ok(())
 }
 
-/// Splits a stream into files.
+/// Receiver of a stream of outputs, which writes the files of the stream.
 struct Sink<'a> {
     session: &'a Session,
     wanted: &'a Wanted,
@@ -154,7 +154,7 @@ struct Sink<'a> {
     /// file or a directory.
     tree: Option<(Tree, Place, bool)>,
     current: Option<(OutputFile, Option<Partial>)>,
-    /// Remaining bytes of the current file.
+    /// Number of bytes of the current file that have not been received.
     left: u64,
     fetched: Fetched,
 }
@@ -174,7 +174,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Creates the destination of a file.
+    /// Creates the unfinished file to which an output is written.
     fn partial(&mut self, destination: &Path, file: &OutputFile) -> Result<Partial, Failure> {
         let unasked = || Failure::Unasked { path: plain(&file.path) };
         let alone = matches!(self.wanted, Wanted::Path(path) if *path == file.path);
@@ -217,7 +217,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Finishes the current file.
+    /// Finishes the file that is being written, if there is one.
     fn finish(&mut self) -> Result<(), Failure> {
         let Some((file, partial)) = self.current.take() else { return Ok(()) };
         if self.left > 0 {
@@ -248,7 +248,7 @@ impl Sink<'_> {
     }
 }
 
-/// Prints progress messages.
+/// Prints progress messages while outputs are fetched.
 struct Progress {
     next: Instant,
     talk: bool,

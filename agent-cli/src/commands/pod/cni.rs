@@ -39,7 +39,7 @@ impl CniArgs {
     }
 }
 
-/// Parses `NAME=VALUE`.
+/// Parses an annotation: `NAME=VALUE`.
 fn annotation(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("use NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))

@@ -43,12 +43,12 @@ pub(crate) struct ForwardArgs {
 /// Local port and port in the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports {
-    /// 0 for any free port.
+    /// Local port; 0 for any free port.
     local: u16,
     remote: u16,
 }
 
-/// Parses `PORT`, `LOCAL:PORT` or `:PORT`.
+/// Parses a port to forward: `PORT`, `LOCAL:PORT` or `:PORT`.
 fn ports(text: &str) -> Result<Ports, String> {
     let port = |text: &str| text.parse().ok().filter(|port| *port > 0);
     let parsed = match text.split_once(':') {

@@ -228,7 +228,8 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Removes the image from the command and sets it. Does nothing if the command follows `--` or `--rootfs` is set.
+    /// Moves the image from the words of the command to the image options. Does nothing if the command follows `--` or
+    /// `--rootfs` is set.
     ///
     /// # Errors
     /// Returns the reason if `--action` follows the image, because it would be an argument of the image's program.

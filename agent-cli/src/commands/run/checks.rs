@@ -52,7 +52,7 @@ pub(crate) struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Adds the checks to a request.
+    /// Adds the health checks to a run request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let mut checks = Checks { startup: self.startup, liveness: self.liveness, ..Checks::default() };
         checks.readiness = self.readiness;
@@ -98,7 +98,7 @@ fn command(command: &str) -> Check {
     Check { kind: Some(Kind::Exec(exec)), ..Check::default() }
 }
 
-/// Parses `http:PORT[/PATH][,OPTION=VALUE]`, `tcp:PORT[,OPTION=VALUE]` or `exec:COMMAND`.
+/// Parses a health check: `http:PORT[/PATH][,OPTION=VALUE]`, `tcp:PORT[,OPTION=VALUE]` or `exec:COMMAND`.
 fn check(text: &str) -> Result<Check, String> {
     let how = "a check is http:PORT/PATH, tcp:PORT or exec:COMMAND";
     let (kind, what) = text.split_once(':').ok_or(how)?;

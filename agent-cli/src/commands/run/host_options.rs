@@ -78,14 +78,14 @@ struct Gpus(Vec<String>);
 /// Limit on the sum of memory and swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemorySwap {
-    /// Total, in bytes.
+    /// Maximum sum of memory and swap, in bytes.
     Total(u64),
     /// No limit on swap.
     Unlimited,
 }
 
 impl MemorySwap {
-    /// Returns the part of the limit beyond `memory` bytes, which a request has as its swap limit. -1 means no limit.
+    /// Returns the swap limit for a request, in bytes: the limit minus `memory`. -1 means no limit.
     ///
     /// # Errors
     /// Returns an error if the limit is less than `memory`.
@@ -133,7 +133,8 @@ impl MemoryArgs {
 }
 
 impl HostArgs {
-    /// Adds the options to a request, which must already have its memory limit.
+    /// Adds CPUs, devices, confinement and process attributes to a run request, which must already have its memory
+    /// limit.
     ///
     /// # Errors
     /// Returns an error if the limit on memory and swap is less than the memory limit.
@@ -186,8 +187,8 @@ fn look_up(device: &mut DeviceMount, info: &v1::InfoResponse) -> Result<(), Stri
     Ok(())
 }
 
-/// Parses `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a host path. Also accepts the qualified
-/// name of a CDI device; colons in that name do not separate parts.
+/// Parses a device: `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a host path. Also accepts the
+/// qualified name of a CDI device; colons in that name do not separate parts.
 fn device(text: &str) -> Result<DeviceMount, String> {
     let how =
         "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw; or a CDI name, vendor.com/class=name";
@@ -210,7 +211,8 @@ fn device(text: &str) -> Result<DeviceMount, String> {
     Ok(DeviceMount { name, path, permissions, ..DeviceMount::default() })
 }
 
-/// Parses `all`, a number, or `device=NAME,...`. Removes quotes, which docker users write around this value.
+/// Parses the value of `--gpus`: `all`, a number, or `device=NAME,...`. Removes quotes, which docker users write around
+/// this value.
 fn gpus(text: &str) -> Result<Gpus, String> {
     let how = || format!("use `all`, a number from 1 to {GPUS_MAX}, or device=NAME,..., such as device=0,1");
     let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);

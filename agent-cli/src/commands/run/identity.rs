@@ -38,7 +38,7 @@ pub(crate) struct IdentityArgs {
 }
 
 impl IdentityArgs {
-    /// Adds the options to a request.
+    /// Adds the request for a certificate to a run request, if an option asks for a certificate.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let Self { identity, identity_ou: units, identity_dns: dns, identity_ip: addresses, .. } = self;
         let (spiffe, ttl) = (self.identity_spiffe, self.identity_ttl);

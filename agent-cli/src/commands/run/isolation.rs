@@ -78,7 +78,7 @@ pub(crate) struct IsolationArgs {
     weights: WeightArgs,
 }
 
-/// Parses `CONTAINER:HOST:LENGTH`.
+/// Parses a mapping of ids: `CONTAINER:HOST:LENGTH`.
 pub(crate) fn id_map(text: &str) -> Result<IdMapping, String> {
     let numbers = text.split(':').map(str::parse).collect::<Result<Vec<u32>, _>>();
     match numbers.as_deref() {
@@ -94,7 +94,7 @@ enum PidNamespace {
     Container(String),
 }
 
-/// Parses `host` or `container:ID`.
+/// Parses the value of `--pid`: `host` or `container:ID`.
 fn pid_namespace(text: &str) -> Result<PidNamespace, String> {
     match text.split_once(':') {
         None if text == "host" => Ok(PidNamespace::Host),
@@ -208,7 +208,7 @@ pub(crate) struct WeightArgs {
     cgroup_conf: Vec<(String, String)>,
 }
 
-/// Parses `2MB=64M`.
+/// Parses a limit of huge pages: `2MB=64M`.
 fn hugepages(text: &str) -> Result<(String, u64), String> {
     let (page, size) = text.split_once('=').ok_or("use PAGE=SIZE, such as 2MB=64M")?;
     // The size may be 0, unlike other sizes.
@@ -230,7 +230,7 @@ impl WeightArgs {
 }
 
 impl IsolationArgs {
-    /// Adds the options to a request.
+    /// Adds the options for isolation to a run request.
     ///
     /// # Errors
     /// Returns an error if the profile cannot be read or is too large.

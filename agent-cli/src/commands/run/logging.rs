@@ -35,7 +35,7 @@ pub(crate) struct LoggingArgs {
 }
 
 impl LoggingArgs {
-    /// Adds the options to a request.
+    /// Adds the log limits, the tags and the log file to a run request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         if self.log_rate.is_some() || self.log_lines.is_some() {
             request.log_limits = Some(LogLimits { bytes_per_second: self.log_rate, lines_per_second: self.log_lines });

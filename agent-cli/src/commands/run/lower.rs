@@ -152,7 +152,7 @@ fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     request.log_source = if own.is_empty() { std::mem::take(&mut actions.log_source) } else { own };
 }
 
-/// Secret inputs, grouped by target.
+/// Secret inputs of a request, grouped by target.
 #[derive(Default)]
 struct Secrets {
     files: Vec<v1::File>,
@@ -327,7 +327,8 @@ mod tests {
         assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
     }
 
-    /// The size must be part of the flag's word, because the next word would otherwise be parsed as the size.
+    /// The size of `--writable-files` must be part of the flag's word, because the next word would otherwise be parsed
+    /// as the size.
     #[test]
     fn writable_files_with_and_without_a_size() {
         let table: [(&[&str], Option<u64>); 4] = [

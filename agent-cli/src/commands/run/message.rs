@@ -19,10 +19,10 @@ pub(crate) struct MessageArgs {
 }
 
 impl MessageArgs {
-    /// Adds the options to a request.
+    /// Adds the options for the termination message to a run request.
     ///
     /// # Errors
-    /// Returns an error if the other options are set without the file.
+    /// Returns an error if the message's maximum size or `--termination-message-from-logs` is set without the file.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let Some(path) = self.termination_message else {
             if self.termination_message_max.is_some() || self.termination_message_from_logs {

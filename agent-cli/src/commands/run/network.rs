@@ -63,7 +63,7 @@ pub(crate) struct NetworkArgs {
     dns_option: Vec<String>,
 }
 
-/// Parses `[IP:]HOST:CONTAINER[/PROTOCOL]`.
+/// Parses a published port: `[IP:]HOST:CONTAINER[/PROTOCOL]`.
 fn port(text: &str) -> Result<PortMapping, String> {
     const HOW: &str = "a published port is [IP:]HOST:CONTAINER[/tcp|udp|sctp], such as 8080:80";
     let (rest, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
@@ -91,7 +91,7 @@ fn port(text: &str) -> Result<PortMapping, String> {
 }
 
 impl NetworkArgs {
-    /// Adds the options to a request.
+    /// Adds the options for networks to a run request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         // A published port needs a network: without `--network`, the default network of the node.
         let default = if self.publish.is_empty() { Chosen::None } else { Chosen::Cni(String::new()) };

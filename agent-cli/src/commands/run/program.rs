@@ -42,7 +42,7 @@ pub(crate) enum PullArg {
 
 /// The program to run: from the command line, or from the image.
 pub(crate) struct Program {
-    /// Empty if the image's program is run.
+    /// Path or name of the program; empty if the image's program is run.
     pub(crate) path: String,
     pub(crate) args: Vec<String>,
 }
@@ -101,7 +101,7 @@ impl ImageOfRun {
         })
     }
 
-    /// Adds the remaining options to a request.
+    /// Adds the pull policy, the platform and the registry credentials to a request.
     ///
     /// # Errors
     /// Returns the same errors as [`RegistryArgs::credentials`].

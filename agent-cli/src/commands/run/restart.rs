@@ -27,7 +27,7 @@ pub(crate) struct RestartArgs {
 }
 
 impl RestartArgs {
-    /// Adds the policy to a request.
+    /// Adds the restart policy to a run request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let Some(policy) = self.restart.or_else(|| request.restart_policy.take()) else { return Ok(()) };
         if policy.mode() == Mode::No {
@@ -49,7 +49,7 @@ impl RestartArgs {
     }
 }
 
-/// Parses `no`, `on-failure[:N]` or `always`.
+/// Parses a restart policy: `no`, `on-failure[:N]` or `always`.
 fn policy(text: &str) -> Result<RestartPolicy, String> {
     let (name, retries) = text.split_once(':').map_or((text, None), |(name, retries)| (name, Some(retries)));
     let (mode, max_retries) = match (name, retries) {

@@ -38,7 +38,7 @@ impl StreamArgs {
         Streams { input: self.interactive, terminal: self.tty, keys: self.detach_keys.clone() }
     }
 
-    /// Adds the options to a request.
+    /// Adds the terminal, standard input and the stop signal to a run request.
     pub(crate) fn apply(&self, request: &mut RunRequest) {
         request.terminal = self.tty;
         request.window = self.tty.then(terminal::window).flatten();

@@ -31,7 +31,8 @@ pub(crate) struct SurroundingsArgs {
 }
 
 impl SurroundingsArgs {
-    /// Adds the options to a request. The last occurrence of a path or a name wins, as in docker.
+    /// Adds tmpfs, kernel parameters and host names to a run request. The last occurrence of a path or a name wins, as
+    /// in docker.
     pub(crate) fn apply(self, request: &mut RunRequest) {
         let by_path: BTreeMap<String, Tmpfs> = self.tmpfs.into_iter().map(|one| (one.path.clone(), one)).collect();
         request.tmpfs = by_path.into_values().collect();
@@ -42,7 +43,7 @@ impl SurroundingsArgs {
     }
 }
 
-/// Parses `PATH`, or `PATH:OPTION,OPTION=VALUE`.
+/// Parses the value of `--tmpfs`: `PATH`, or `PATH:OPTION,OPTION=VALUE`.
 fn tmpfs(text: &str) -> Result<Tmpfs, String> {
     let (path, options) = text.split_once(':').unwrap_or((text, ""));
     if !path.starts_with('/') {
@@ -79,7 +80,7 @@ pub(in crate::commands) fn sysctl(text: &str) -> Result<(String, String), String
     }
 }
 
-/// Parses `NAME:ADDRESS` or `NAME=ADDRESS`; brackets around an IPv6 address are optional.
+/// Parses an entry for /etc/hosts: `NAME:ADDRESS` or `NAME=ADDRESS`; brackets around an IPv6 address are optional.
 pub(in crate::commands) fn host(text: &str) -> Result<ExtraHost, String> {
     let how = "a host is NAME:ADDRESS, such as db:10.0.0.1 or db:[fd00::1]";
     let (name, address) = text.split_once('=').or_else(|| text.split_once(':')).ok_or(how)?;

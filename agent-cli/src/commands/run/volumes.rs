@@ -51,7 +51,7 @@ enum Mounted {
 }
 
 impl VolumeArgs {
-    /// Adds the volumes to a request.
+    /// Adds the volumes and tmpfs to a run request.
     pub(crate) fn apply(self, request: &mut RunRequest) {
         request.volumes = self.volume;
         for one in self.mount {
@@ -128,7 +128,7 @@ fn not_lent(path: &str, info: &InfoResponse) -> String {
     ))
 }
 
-/// Parses `PATH`, `NAME:PATH` or `NAME:PATH:OPTIONS`.
+/// Parses the value of `--volume`: `PATH`, `NAME:PATH` or `NAME:PATH:OPTIONS`.
 fn volume(text: &str) -> Result<VolumeMount, String> {
     let parts: Vec<&str> = text.split(':').collect();
     let (name, path, options) = match parts[..] {
@@ -152,7 +152,7 @@ fn volume(text: &str) -> Result<VolumeMount, String> {
     Ok(volume)
 }
 
-/// Applies an option of `--volume` that only a path of the host can have.
+/// Applies an option of `--volume` that is valid only for a host path.
 fn bind_option(volume: &mut VolumeMount, option: &str) -> Result<(), String> {
     let read_only = option == "rro";
     let path = by_path(volume).ok_or_else(|| {
@@ -175,7 +175,7 @@ fn bind_option(volume: &mut VolumeMount, option: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the path of the host of a volume, so that options can be set; `None` if the volume has another source.
+/// Returns the host path of a volume, so that its options can be set; `None` if the volume has another source.
 fn by_path(volume: &mut VolumeMount) -> Option<&mut HostPath> {
     if let Some(path) = host_path(volume) {
         volume.source = Some(Source::HostPath(HostPath { path: path.to_owned(), ..HostPath::default() }));
@@ -186,7 +186,8 @@ fn by_path(volume: &mut VolumeMount) -> Option<&mut HostPath> {
     }
 }
 
-/// Sets the propagation, by docker's names. Any propagation other than private includes the mounts below the path.
+/// Sets the mount propagation of a host path, given by docker's name. Any propagation other than private includes the
+/// mounts below the path.
 fn propagate(path: &mut HostPath, name: &str) -> Result<(), String> {
     let propagation = match name {
         "rprivate" => Propagation::Private,
@@ -199,7 +200,7 @@ fn propagate(path: &mut HostPath, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses `KEY=VALUE,...`.
+/// Parses the value of `--mount`: `KEY=VALUE,...`.
 fn mount(text: &str) -> Result<Mounted, String> {
     let mut kind = "volume";
     let (mut from, mut path, mut sub_path, mut read_only) = (None, None, "", false);
@@ -281,8 +282,8 @@ fn mount(text: &str) -> Result<Mounted, String> {
     Ok(Mounted::Volume(volume))
 }
 
-/// Applies a key of `--mount type=bind`. As in docker, a read-only bind with `bind-recursive=enabled` is read-only with
-/// all mounts below it, and with `writable` alone.
+/// Applies a key of `--mount type=bind`. As in docker, if the bind is read-only, `bind-recursive=enabled` also makes
+/// all mounts below it read-only, and `bind-recursive=writable` does not.
 fn bind_key(path: &mut HostPath, (key, value): (&str, &str), read_only: bool) -> Result<(), String> {
     match (key, value) {
         ("bind-propagation", name) => propagate(path, name)?,

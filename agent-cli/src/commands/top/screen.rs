@@ -58,7 +58,7 @@ impl Sort {
     }
 }
 
-/// Effect of pressed keys.
+/// What the caller must do after keys were pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressed {
     /// The screen must be redrawn.

@@ -1,4 +1,4 @@
-//! Fields of a container for templates.
+//! Defines the fields of a container that templates of `--format` can use.
 
 use std::time::SystemTime;
 

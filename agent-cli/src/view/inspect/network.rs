@@ -26,7 +26,7 @@ pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
     }
 }
 
-/// Adds the other settings of the network.
+/// Adds the network settings that [`kind`] does not show.
 pub(super) fn pairs(table: &mut Table, container: &Container, spec: &ContainerSpec) {
     let mut pair = |name: &str, words: Vec<String>| {
         if !words.is_empty() {

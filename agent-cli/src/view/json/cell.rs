@@ -1,4 +1,4 @@
-//! The cell: reservations, drain, health, quarantine.
+//! Documents about the cell: reservations, the progress of a drain, health, and the quarantine of containers.
 
 use executor_cli_kit::view::json::time;
 use executor_client::v1;

@@ -25,7 +25,7 @@ use crate::view::{disk, images};
 /// Function that generates the schema of a document.
 type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 
-/// Returns for each command how many documents it prints, and the schema of a document.
+/// Returns for each command a description of its documents, and the function that generates their schema.
 fn documents() -> Vec<(&'static str, &'static str, Describe)> {
     vec![
         (

@@ -1,4 +1,4 @@
-//! Implements the calls of the fake.
+//! Implements the RPCs of the fake executord.
 
 use std::pin::Pin;
 use std::result::Result;

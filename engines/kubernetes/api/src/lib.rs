@@ -1,8 +1,8 @@
-//! The interfaces of a kubelet: container runtime (CRI, `runtime.v1`), container storage (CSI, `csi.v1`) and registration of
-//! plugins. Messages, servers and clients.
+//! The interfaces of a kubelet: container runtime (CRI, `runtime.v1`), container storage (CSI, `csi.v1`) and
+//! registration of plugins. Each interface has messages, a server and a client.
 //!
-//! Generated from these files, unchanged. Their comments are the documentation of the generated types. Messages that can
-//! hold a secret print no value.
+//! The types are generated from these unchanged files, whose comments are the documentation of the types. Messages that
+//! can hold a secret print no value.
 //!
 //! | file | origin |
 //! |---|---|

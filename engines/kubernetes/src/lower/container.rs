@@ -87,7 +87,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     Ok(run)
 }
 
-/// Returns the score for executord, or `None` for 0, which is the default of executord.
+/// Returns the `oom_score_adj` for executord, or `None` for 0, which is the default of executord.
 fn oom_score_adj(requested: i64, min: i32) -> Option<i32> {
     let score = i32::try_from(requested).ok()?;
     Some(score.max(min)).filter(|&score| score != 0)

@@ -9,7 +9,7 @@ use crate::failure::Violations;
 /// Annotations for the rates of a pod's traffic, in bits per second.
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
-/// Burst size of a limited direction in bits, as with containerd.
+/// Burst size in bits of a direction whose rate is limited, as with containerd.
 const BURST: u64 = u32::MAX as u64;
 /// Highest rate in bits per second, as with containerd.
 const RATE_MAX: u64 = 1_000_000_000_000_000;

@@ -94,7 +94,7 @@ pub(crate) fn merged(old: &LinuxContainerResources, new: &LinuxContainerResource
 mod tests {
     use super::*;
 
-    /// Rule C29: the limit on swap is a total.
+    /// Rule C29: the swap limit of the CRI is the sum of memory and swap.
     #[test]
     fn limits_are_lowered() {
         let resources = LinuxContainerResources {
@@ -113,7 +113,8 @@ mod tests {
         assert!(!limits.unlimited_memory && limits.unlimited_pids);
     }
 
-    /// Rule C29: files of cgroup version 2 are passed on, except the swap limit, which has a field.
+    /// Rule C29: files of cgroup version 2 are passed on, except the swap limit, for which executord's request has a
+    /// field.
     #[test]
     fn swap_has_a_field() {
         let lowered = |swap: &str, memory_limit_in_bytes| {

@@ -267,7 +267,7 @@ mod tests {
         config(NamespaceOption { userns_options: Some(options), ..Default::default() })
     }
 
-    /// Rule C17: without options, processes are shared in the pod.
+    /// Rule C17: without options, the containers of a pod share their processes.
     #[test]
     fn namespaces_are_of_the_pod() {
         let pod = lowered(&config(NamespaceOption::default())).unwrap();

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(run.masked_paths, Some(PathList::default()));
     }
 
-    /// Rule C27: the new field takes precedence over the older field.
+    /// Rule C27: a field of the current API takes precedence over the corresponding field of older versions.
     #[test]
     #[allow(deprecated)]
     fn newer_profiles_win() {

@@ -14,7 +14,7 @@ use super::input::{ContainerSecrets, SecretInput, Target, field};
 use crate::config::is_label;
 use crate::failure::{SHOWN_MAX, Violations, quoted};
 
-/// Limits of a YAML list.
+/// Limits of a YAML list of secrets.
 const LIMITS: Limits = Limits { bytes: 64 << 10, depth: 8, nodes: 4096, copied_bytes: 16 << 10 };
 /// Maximum total size of a pod's annotations with references, in bytes: the limit of Kubernetes for all annotations.
 const ALL_MAX: usize = 256 << 10;
@@ -27,7 +27,7 @@ const VOLUME_PATH_MAX: usize = 1024;
 /// Maximum length of the name of a variable or a group, in bytes.
 const NAME_MAX: usize = 255;
 
-/// Place of a list, which determines the allowed fields of its entries.
+/// Origin of a list of secrets, which determines the allowed fields of the list's entries.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     Annotation,
@@ -48,7 +48,7 @@ struct Entry {
     group: Option<Word>,
 }
 
-/// A string that can be written as a number.
+/// A string that the YAML text may contain as a number, such as a version.
 #[derive(Debug)]
 struct Word(String);
 

@@ -22,7 +22,7 @@ pub(crate) struct ContainerSecrets {
     pub(super) inputs: Vec<SecretInput>,
 }
 
-/// A file or a variable whose value is fetched.
+/// A file or a variable whose value executord fetches from a provider.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct SecretInput {
     pub(super) target: Target,

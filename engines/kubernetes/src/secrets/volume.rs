@@ -33,7 +33,7 @@ impl VolumeSecrets {
         Self(inputs)
     }
 
-    /// Returns the provider of all items.
+    /// Returns the provider to which all items of the volume refer; `None` without items.
     pub(crate) fn provider(&self) -> Option<&str> {
         self.0.first().map(|input| &*input.reference.provider)
     }

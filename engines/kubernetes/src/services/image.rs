@@ -1,4 +1,4 @@
-//! `runtime.v1.ImageService`.
+//! Implements the service `runtime.v1.ImageService`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `runtime.v1.RuntimeService`.
+//! Implements the service `runtime.v1.RuntimeService`.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

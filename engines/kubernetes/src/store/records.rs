@@ -70,7 +70,7 @@ pub(crate) struct ContainerRecord {
     pub(crate) image_id: String,
     /// Name of the image with the digest of its manifest.
     pub(crate) image_ref: String,
-    /// Resources in force.
+    /// Resources of the container that are in force.
     pub(crate) resources: LinuxContainerResources,
     /// Ids of the volumes of secrets that the container mounts.
     pub(crate) secret_volumes: Vec<String>,

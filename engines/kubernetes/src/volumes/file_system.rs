@@ -17,7 +17,7 @@ const SOURCE: &str = "executor-csi";
 /// Maximum number of mounts that are removed from one path.
 const MOUNTS_MAX: usize = 16;
 
-/// Identity of a file or directory.
+/// Device and inode of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) device: u64,

@@ -1,4 +1,4 @@
-//! Compressed headers of SPDY/3.1.
+//! Decompresses and writes the headers of SPDY/3.1.
 
 use std::collections::HashMap;
 

@@ -102,7 +102,7 @@ struct UnpackArgs {
     with_secrets: bool,
 }
 
-/// Entry point of the program.
+/// Entry point of the program under the name `agent-cli-bundle`.
 pub(crate) fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == kube::BOUND) {
@@ -234,8 +234,8 @@ fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Writes into a temporary directory next to the requested directory and renames it, so that the result is complete or
-/// absent.
+/// Writes the files of a bundle into a temporary directory next to the requested directory, and then renames the
+/// temporary directory, so that the result is complete or absent.
 fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
     let (_, files, bundle) = validated(&args.source)?;
     let to = &args.to;

@@ -95,7 +95,7 @@ impl Changes {
         }
     }
 
-    /// Waits for a change.
+    /// Waits for a change of the watched directory.
     fn wait(&self) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         loop {

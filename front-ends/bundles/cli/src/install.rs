@@ -61,7 +61,7 @@ impl From<InstallError> for Failure {
     }
 }
 
-/// A command and its context.
+/// Context of a command on installations: the global flags and the store of records.
 pub(crate) struct Work<'a> {
     global: &'a Global,
     store: Store,
@@ -131,8 +131,8 @@ impl<'a> Work<'a> {
         Ok(self.store.write(locked, it).map_err(InstallError::from)?)
     }
 
-    /// Installs a revision: records it, plays it, and makes it current when its pods are ready. If that fails, removes
-    /// it.
+    /// Installs a revision: records it, plays it, and makes it current when its pods are ready. If a step fails,
+    /// removes the revision.
     async fn revise(
         &self,
         player: &mut Player<'_>,
@@ -359,7 +359,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Prints the new revisions.
+    /// Prints the revisions that a command created.
     fn done(&self, it: &Installation, numbers: &[u32]) -> Result<u8, Failure> {
         let revisions: Vec<_> = numbers.iter().filter_map(|number| it.revision(*number)).collect();
         print_result(self.global, it, || {

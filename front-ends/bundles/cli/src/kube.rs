@@ -35,7 +35,7 @@ pub(crate) enum PlayError {
     Interrupted(i32),
 }
 
-/// Runs plays.
+/// Creates, removes and lists plays by running the program.
 pub(crate) struct Player<'a> {
     pub(crate) global: &'a Global,
     pub(crate) interrupts: Interrupts,
@@ -87,8 +87,8 @@ impl Player<'_> {
         }
     }
 
-    /// Runs the program until it exits and returns its output. The program's messages go to standard error; if it
-    /// fails, its last message becomes the error.
+    /// Runs the program until it exits and returns its output. The program's messages go to standard error. If the
+    /// program fails, its last message becomes the error.
     async fn run(&mut self, args: &[OsString], input: Option<&Zeroizing<String>>) -> Result<Vec<u8>, PlayError> {
         let program = executables::find(PROGRAM).ok_or(PlayError::NoProgram)?;
         let own = std::env::current_exe().map_err(PlayError::Run)?;

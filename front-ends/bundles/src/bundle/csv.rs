@@ -40,9 +40,9 @@ pub struct Deployment {
 /// A part of a bundle that needs an API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotProvided {
-    /// The part, for error messages.
+    /// Name of the part, for error messages.
     pub what: String,
-    /// The missing feature.
+    /// Feature that the part needs and that is missing here.
     pub why: &'static str,
 }
 
@@ -230,7 +230,7 @@ fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
     }
 }
 
-/// Checks the case of annotations and the examples in `alm-examples`.
+/// Checks the upper and lower case of annotation names, and the examples in `alm-examples`.
 fn annotations(
     node: &Node,
     owned: &[OwnedDefinition],

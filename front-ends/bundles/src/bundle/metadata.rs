@@ -46,7 +46,7 @@ impl fmt::Display for Dependency {
     }
 }
 
-/// Content of the metadata.
+/// Content of a bundle's `metadata/` directory.
 #[derive(Default)]
 pub(super) struct Metadata {
     pub(super) annotations: BTreeMap<String, String>,

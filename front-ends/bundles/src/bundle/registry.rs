@@ -41,7 +41,7 @@ const KINDS: [&str; 22] = [
     "PodMonitor",
 ];
 
-/// Returns true if one of the objects is a CSV.
+/// Returns true if an object in the files is a ClusterServiceVersion (CSV).
 pub(super) fn has_csv(files: &Files) -> bool {
     is_csv_among(files.below(MANIFESTS)) || is_bare(files)
 }
@@ -52,7 +52,7 @@ fn is_bare(files: &Files) -> bool {
     !files.has_directory(MANIFESTS) && !files.has_directory(METADATA) && is_csv_among(top(files))
 }
 
-/// Returns the files at the top level.
+/// Returns the files at the top level of the source.
 fn top(files: &Files) -> impl Iterator<Item = (&str, &[u8])> {
     files.files.iter().filter(|(name, _)| !name.contains('/')).map(|(name, content)| (&**name, &**content))
 }

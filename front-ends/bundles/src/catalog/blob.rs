@@ -16,13 +16,13 @@ use super::form::Form;
 use crate::range;
 use crate::text::{AnyBool, AnyList, AnyText, AnyTexts, AnyWhole, Base64, Key, object};
 
-/// Schema of packages.
+/// Value of `schema` for packages.
 pub const PACKAGE: &str = "olm.package";
-/// Schema of channels.
+/// Value of `schema` for channels.
 pub const CHANNEL: &str = "olm.channel";
-/// Schema of bundles.
+/// Value of `schema` for bundles.
 pub const BUNDLE: &str = "olm.bundle";
-/// Schema of deprecations.
+/// Value of `schema` for deprecations.
 pub const DEPRECATIONS: &str = "olm.deprecations";
 
 object! { top
@@ -116,14 +116,14 @@ object! {
     }
 }
 
-/// A requirement of a bundle.
+/// A requirement that a bundle declares in its properties.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Requirement {
     /// The bundle requires a package with a version in a range.
     Package {
         package: String,
-        /// The range as in the catalog.
+        /// The range of versions, as written in the catalog.
         range: String,
     },
     /// The bundle requires a package that provides this API.

@@ -84,7 +84,7 @@ struct Node<'e, 'a> {
     event: Event<'a>,
 }
 
-/// The rest of a list or an object.
+/// A list or an object whose remaining events have not been read.
 struct Inner<'e, 'a> {
     events: &'e mut Events<'a>,
     ended: bool,

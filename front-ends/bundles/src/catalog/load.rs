@@ -34,11 +34,11 @@ const DOCUMENTS_MAX: usize = 500_000;
 pub struct Place {
     pub file: usize,
     pub form: Form,
-    /// Offset of the first byte.
+    /// Offset of the object's first byte in its file.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes of the object.
     pub length: usize,
-    /// First line, from 1.
+    /// First line of the object in its file, from 1.
     pub line: u64,
 }
 
@@ -190,7 +190,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
     (objects, faults)
 }
 
-/// Parses a whole object as JSON or YAML.
+/// Parses an object as JSON or YAML, with all of its fields.
 fn value(text: &str) -> Result<Value, String> {
     let form = Form::from_text(text);
     form.read(text)

@@ -89,7 +89,7 @@ impl Bundle {
         self.version.cmp_precedence(&other.version).then_with(|| release(self).cmp(&release(other)))
     }
 
-    /// Returns the version and release.
+    /// Returns the version and, if the bundle has one, the release as text: `VERSION-RELEASE`.
     pub fn version_text(&self) -> String {
         match &*self.release {
             "" => self.version.to_string(),
@@ -148,7 +148,7 @@ struct Building {
 }
 
 impl Building {
-    /// Checks a package (rule C4).
+    /// Checks a package object, and adds the package to the catalog (rule C4).
     fn package(&mut self, blob: &blob::PackageBlob, place: String) {
         let name = &blob.name;
         if name.is_empty() {
@@ -170,7 +170,7 @@ impl Building {
         self.catalog.packages.insert(name.clone(), package);
     }
 
-    /// Checks a channel (rule C5).
+    /// Checks a channel object, and adds the channel to its package (rule C5).
     fn channel(&mut self, blob: &ChannelBlob, place: String) {
         let ChannelBlob { name, package: package_name, .. } = blob;
         let Some(package) = self.catalog.packages.get_mut(package_name) else {
@@ -214,7 +214,7 @@ impl Building {
         package.channels.insert(name.clone(), channel);
     }
 
-    /// Checks a bundle (rules C6 and C13).
+    /// Checks a bundle object, and adds the bundle to its package (rules C6 and C13).
     fn bundle(&mut self, blob: &BundleBlob, place: &str) {
         let (name, package_name) = (&blob.name, &blob.package);
         let Some(package) = self.catalog.packages.get_mut(package_name) else {
@@ -252,7 +252,7 @@ impl Building {
         package.bundles.insert(name.clone(), bundle);
     }
 
-    /// Checks deprecations (rule C14).
+    /// Checks a deprecations object, and records the deprecations in its package (rule C14).
     fn deprecations(&mut self, blob: &DeprecationsBlob, place: &str) {
         let name = &blob.package;
         let Some(package) = self.catalog.packages.get_mut(name) else {

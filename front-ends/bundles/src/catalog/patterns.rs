@@ -21,7 +21,7 @@ impl Steps {
     }
 }
 
-/// Patterns of one file.
+/// Patterns of one `.indexignore` file.
 #[derive(Debug, Default)]
 pub(super) struct Patterns(Vec<Pattern>);
 

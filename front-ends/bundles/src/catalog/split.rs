@@ -17,7 +17,7 @@ pub struct Document {
     pub bytes: Vec<u8>,
     /// Offset of the first byte in the file.
     pub offset: u64,
-    /// First line, from 1.
+    /// First line of the document in the file, from 1.
     pub line: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct Documents<R> {
 }
 
 impl<R: Read> Documents<R> {
-    /// Returns the documents of a file.
+    /// Returns a reader of the documents in the stream `from`.
     pub fn new(from: R) -> Self {
         Self { from, buffer: Vec::new(), start: 0, ended: false, offset: 0, line: 1 }
     }

@@ -52,7 +52,7 @@ impl Store {
         Self { root: root.into() }
     }
 
-    /// Returns the directory of the records, which may not exist yet. Records are renamed into it.
+    /// Returns the directory of the records, which may not exist yet. A new record is renamed into this directory.
     pub fn directory(&self) -> PathBuf {
         self.root.join("installations")
     }

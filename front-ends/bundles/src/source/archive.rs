@@ -12,7 +12,7 @@ use super::{DIRECTORY_MAX, FILES_MAX, Sink, SourceError, name_within};
 /// Magic bytes of gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Kind of a file.
+/// Kind of a file, detected from its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArchiveVisitor {
     /// Not an archive.
@@ -65,7 +65,7 @@ pub(super) fn from_file(mut file: File) -> io::Result<Archive> {
     Ok(Reader::new(stream, limits))
 }
 
-/// Returns the next entry with its name.
+/// Returns the next entry of an archive with its name; `None` at the end of the archive.
 pub(super) fn next(archive: &mut Archive, path: &Path) -> Result<Option<(String, Entry)>, SourceError> {
     let entry = archive.next_entry().map_err(|error| SourceError::Read(path.to_owned(), error.into()))?;
     entry.map(|entry| Ok((name_within(&entry.path)?, entry))).transpose()

@@ -22,7 +22,7 @@ use self::objects::Objects;
 use self::process::{Limits, git, run};
 use super::{Sink, Source, SourceError, name_within};
 
-/// Parses `REPOSITORY@COMMIT[#DIRECTORY]`.
+/// Parses a git source: `REPOSITORY@COMMIT[#DIRECTORY]`.
 pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
     let wrong = |why: &str| SourceError::Wrong(format!("git:{text}: {why}; write git:REPOSITORY@COMMIT[#DIRECTORY]"));
     let (rest, directory) = text.split_once('#').unwrap_or((text, ""));

@@ -30,7 +30,7 @@ pub(crate) enum Begun {
     Planned(Box<Planned>),
 }
 
-/// Actions that are ready to run.
+/// Actions whose inputs have been read, and what to do after them.
 pub(crate) struct Planned {
     plan: Result<Plan, Failure>,
     /// Claims directory and installation whose records are removed after the action, regardless of the outcome.

@@ -68,7 +68,7 @@ fn nullable<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String
 }
 
 impl Operation {
-    /// Reads an operation of limited size.
+    /// Reads an operation, and refuses an operation that is too large.
     pub(crate) fn read(from: &mut dyn Read) -> Result<Self, CnabError> {
         let mut bytes = Zeroizing::new(Vec::new());
         from.take(OPERATION_MAX + 1)

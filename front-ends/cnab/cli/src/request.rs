@@ -1,8 +1,8 @@
 //! Builds the run request for the container of a lowered action.
 //!
 //! Secrets are in the request's secret fields, so that executord masks and wipes them. Logs are stored with the claims;
-//! therefore secrets of at least 4 bytes are masked in them. If the host supports it, the run tool may change its files
-//! and create files next to them (CNAB 103).
+//! therefore secrets of at least 4 bytes are masked in the logs. If the host supports it, the run tool may change its
+//! files and create files next to them (CNAB 103).
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Records the results of actions that an earlier agent-cli left unfinished. The last result of such a claim is pending
-//! or running, or is missing (rule 47 of `docs/guides/cnab-rules.md`).
+//! Records the results of actions that an earlier agent-cli left unfinished. An action is unfinished if the last result
+//! of its claim is pending or running, or is missing (rule 47 of `docs/guides/cnab-rules.md`).
 //!
 //! The name of the container is derived from the claim. executord reports whether the container is running, has exited
 //! or does not exist; this determines the result. The caller holds the lock of the installation, so no other process

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::paths::rooted;
 
-/// Descriptive fields.
+/// Fields of a bundle.json that describe the bundle for users.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Metadata {
     #[serde(default)]
@@ -42,7 +42,7 @@ pub struct Image {
     pub content_digest: Option<String>,
     /// Media type of the manifest.
     pub media_type: Option<String>,
-    /// Size in bytes.
+    /// Size of the image, in bytes.
     pub size: Option<u64>,
     /// Labels for selecting an image: `architecture`, `os`.
     #[serde(default)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::violation::{Violations, pointer};
 
-/// Returns all violations of the schema.
+/// Returns all violations of the schema by a bundle.json.
 pub(super) fn check(value: &Value) -> Violations {
     static FORM: OnceLock<Validator> = OnceLock::new();
     let validator = FORM.get_or_init(|| {

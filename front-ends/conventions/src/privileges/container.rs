@@ -183,7 +183,8 @@ fn mounts(holder: &mut Holder<'_>, container: &Value, pod: &Value) {
     }
 }
 
-/// Adds the privileges of extended resources, which are host devices, whose names have a prefix.
+/// Adds the privileges of resource claims and of extended resources, whose names have a prefix (`vendor.example/gpu`).
+/// Both give a container devices of the host.
 fn resources(holder: &mut Holder<'_>, resources: &Value) {
     for list in ["limits", "requests"] {
         for name in resources[list].as_object().into_iter().flat_map(|all| all.keys()) {

@@ -18,7 +18,7 @@ pub(crate) enum Change {
     Replace(String),
     /// Create the pod's missing containers, after a play was interrupted.
     Complete,
-    /// Replace files in place. Holds the names of the containers.
+    /// Replace files of secrets in place. Holds the names of the containers.
     Rotate(Vec<String>),
     /// Keep the pod. The digests of its secrets are not stored, so send its requests again; executord compares them
     /// with the original requests.
@@ -46,7 +46,7 @@ impl Change {
         }
     }
 
-    /// Returns the reason; empty if there is none.
+    /// Returns the reason for the change; empty if there is none.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Replace(reason) => reason.clone(),
@@ -59,7 +59,8 @@ impl Change {
         }
     }
 
-    /// Returns true if the change has an effect.
+    /// Returns true if applying the change surely alters the pod. [`Self::Ask`] alters the pod only if its secrets
+    /// differ.
     pub(crate) fn is_something(&self) -> bool {
         !matches!(self, Self::Nothing | Self::Left | Self::Ask)
     }

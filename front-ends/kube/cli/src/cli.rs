@@ -30,7 +30,7 @@ pub(crate) struct Cli {
     command: KubeCommand,
 }
 
-/// A command after its files were read.
+/// A command whose input files have been read.
 enum Prepared {
     Play(Box<(PlayArgs, Input)>),
     Down(DownArgs),

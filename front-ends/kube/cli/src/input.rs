@@ -55,8 +55,8 @@ impl Input {
     /// Validates the objects, decorates them with conventions and lowers them.
     ///
     /// # Errors
-    /// Returns [`KubeError::Empty`] if the files contain no object. Otherwise an empty file, such as a failed template
-    /// rendering, would remove the whole play.
+    /// Returns [`KubeError::Empty`] if the files contain no object. Without this error, an empty file, such as a failed
+    /// template rendering, would remove the whole play.
     pub(crate) async fn decorated_plan(
         &self,
         info: &InfoResponse,

@@ -25,7 +25,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Prints a progress message.
+    /// Prints a progress message, except with JSON output.
     pub(crate) fn progress(&self, text: impl Into<String>) {
         if !self.json {
             self.output.note(text);
@@ -38,7 +38,7 @@ impl Context {
     }
 }
 
-/// A pod and its containers in start order.
+/// An existing pod, and its containers in start order.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownPod {
     pub(crate) pod: Pod,
@@ -79,7 +79,7 @@ impl KnownPod {
         self.members.iter().find(|member| member.id == id)
     }
 
-    /// Returns the phase of the pod (rule P28).
+    /// Returns the phase of the pod in Kubernetes terms, such as `Running` (rule P28).
     pub(crate) fn phase(&self) -> &'static str {
         let mains: Vec<&Container> = self.members.iter().filter(|member| role(member) == "main").collect();
         let init_failed = self.members.iter().any(|member| role(member) == "init" && failed(member));

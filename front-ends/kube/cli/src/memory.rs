@@ -58,7 +58,7 @@ pub(crate) struct Memory {
     _lock: Option<File>,
 }
 
-/// Changes of a container's secrets.
+/// Whether a container's secret environment and secret files have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) environment: bool,
@@ -146,7 +146,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Removes the entries of deleted containers.
+    /// Removes the stored digests of deleted containers.
     pub(crate) fn remove(&mut self, ids: &[String]) -> Result<(), KubeError> {
         let before = self.kept.containers.len();
         ids.iter().for_each(|id| drop(self.kept.containers.remove(id)));

@@ -16,7 +16,7 @@ use crate::known::{Context, KnownPod, created_at};
 use crate::memory::Memory;
 use crate::{hooks, pod};
 
-/// A running play.
+/// A play whose changes are being applied.
 pub(crate) struct Playing<'a> {
     pub(crate) context: Context,
     pub(crate) memory: Memory,
@@ -123,7 +123,7 @@ impl Playing<'_> {
         plan.members.iter().filter(is_unsure).map(|member| member.request.id.clone()).collect()
     }
 
-    /// Replaces changed files in place.
+    /// Replaces the changed secret files of a pod's containers in place.
     async fn rotate(&mut self, plan: &PodPlan, known: &KnownPod) -> Result<Rotated, Failure> {
         let mut names = Vec::new();
         for member in &plan.members {

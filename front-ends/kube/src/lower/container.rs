@@ -316,7 +316,7 @@ impl<'a> Lowering<'a> {
         TerminationMessage { path, bytes_max: 0, fallback_to_logs: fallback }
     }
 
-    /// Returns the variables (rules P15 to P21).
+    /// Returns the environment variables of a container (rules P15 to P21).
     fn environment(&mut self, at: &str, container: &Container, create: &CreatePodRequest) -> Environment {
         let mut environment = Environment::default();
         for (index, from) in container.env_from.iter().flatten().enumerate() {

@@ -50,7 +50,7 @@ impl Lowering<'_> {
         amounts
     }
 
-    /// Returns the limits for executord.
+    /// Converts the limits and requests of a container to limits for executord.
     pub(super) fn limits(&mut self, path: &str, limits: &Amounts, requests: &Amounts) -> Limits {
         let units = |amounts: &Amounts, name: &str| amounts.get(name).map_or(0, |amount| amount.units());
         let memory = units(limits, "memory");

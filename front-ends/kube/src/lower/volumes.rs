@@ -17,7 +17,7 @@ use crate::names::is_label;
 /// Default size of a memory volume, in bytes.
 const MEMORY_DEFAULT: u64 = 64 << 20;
 
-/// A volume after lowering.
+/// What a volume of the pod becomes in requests to executord.
 #[derive(Clone)]
 pub(super) enum Kind {
     /// An empty volume of the pod.
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     Refused,
 }
 
-/// Volumes by name.
+/// The pod's volumes after lowering, by name.
 pub(super) type Volumes = BTreeMap<String, Kind>;
 
 impl Lowering<'_> {

@@ -13,7 +13,7 @@ use super::{Work, wanted};
 use crate::registry::RegistryArgs;
 
 impl Work<'_> {
-    /// Runs `--dry-run`.
+    /// Prints the steps of a command and their reasons, and changes nothing (`--dry-run`).
     pub(super) fn explain(
         &self,
         name: &str,

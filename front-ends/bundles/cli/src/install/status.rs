@@ -63,7 +63,7 @@ impl Work<'_> {
     }
 }
 
-/// Returns true if the program reports a pod as ready or done.
+/// Returns true if `agent-cli-kube` reports a pod as ready or done.
 fn is_ready(pod: &serde_json::Value) -> bool {
     pod["ready"]
         .as_bool()

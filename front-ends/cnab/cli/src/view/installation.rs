@@ -174,7 +174,7 @@ pub(crate) struct Claimed {
     message: String,
 }
 
-/// Returns the claims, oldest first.
+/// Returns the claims of an installation for a list, oldest first.
 pub(crate) fn claims(history: &[Record]) -> Vec<Claimed> {
     let claimed = |record: &Record| Claimed {
         id: record.claim.id.clone(),
@@ -294,7 +294,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// Result of an action.
+/// JSON output of an action.
 #[derive(Serialize)]
 pub(crate) struct Done<'a> {
     installation: &'a str,
