@@ -3,7 +3,7 @@
 use executor_bundles::catalog::blob;
 use executor_bundles::catalog::split::Documents;
 
-/// Parses a catalog.
+/// Parses the input as a catalog of operators.
 pub fn run(data: &[u8]) {
     let mut documents = Documents::new(data);
     let mut last = 0;

@@ -1,4 +1,5 @@
-//! A tar archive from an untrusted source: a layer or an archive of an image, a download, a copy, a bundle.
+//! Target: reads a tar archive from an untrusted source: a layer or an archive of an image, a download, a copy, a
+//! bundle.
 //!
 //! The target checks that entries stay within the limits, and that their contents are in order and inside the input.
 //! Tests of `executor-layers` check that files are written only beneath their root, because that needs system calls.

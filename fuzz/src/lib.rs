@@ -16,7 +16,7 @@
 //! | `layer` | the author of an image, a download or a bundle | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
 //! | `kube` | the author of a file of Kubernetes objects | YAML, objects, lowering to requests |
-//! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
+//! | `wire` | a caller on the network | frames, blocks of header fields, the memory cost of messages |
 //! | `catalog` | the author of a catalog of operators | splitting, YAML and JSON, objects |
 //! | `range` | the author of a catalog of operators | versions, ranges of versions |
 
@@ -37,7 +37,7 @@ pub mod wire;
 
 mod rules;
 
-/// A target and its name, which is also the name of its corpus.
+/// Name of a target, which is also the name of its corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 pub const TARGETS: [Target; 12] = [

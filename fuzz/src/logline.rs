@@ -6,8 +6,8 @@ use executor_core::time::Timestamp;
 /// Maximum number of checked lines of a file.
 const LINES_MAX: usize = 64;
 
-/// The first byte selects how often the text before the first newline is repeated, so that some lines are longer than
-/// one entry.
+/// Writes and reads back the input as output, and reads the input as a log file. The first byte selects how often the
+/// text before the first newline is repeated, so that some lines are longer than one entry.
 pub fn run(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     read(bytes);

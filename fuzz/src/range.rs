@@ -2,7 +2,7 @@
 
 use executor_bundles::range::{Range, version};
 
-/// Parses the first line as a range, and the second as a version.
+/// Parses the first line of the input as a version range, and the second line as a version.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (first, second) = text.split_once('\n').unwrap_or((text, "1.2.3"));

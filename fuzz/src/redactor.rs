@@ -76,7 +76,7 @@ fn masked(redactor: &Redactor, text: &[u8], length: usize) -> Vec<u8> {
     out
 }
 
-/// Returns for each byte whether it belongs to an occurrence of an encoding.
+/// Returns true for each byte of the text that belongs to an encoded value, and false for each other byte.
 fn covered(text: &[u8], forms: &[&[u8]]) -> Vec<bool> {
     let mut covered = vec![false; text.len()];
     for form in forms.iter().filter(|form| form.len() <= text.len()) {

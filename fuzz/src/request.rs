@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::rules;
 
-/// The first byte selects the operator's policy, the rest is the message.
+/// Decodes and validates a request. The first byte of the input selects the operator's policy, the rest is the message.
 pub fn run(data: &[u8]) {
     let Some((choice, message)) = data.split_first() else { return };
     let Ok(mut request) = RunRequest::decode(message) else { return };

@@ -1,4 +1,4 @@
-//! Target: the bytes of a client's connection, and the cost of its messages.
+//! Target: the bytes of a client's connection, and the memory cost of its messages.
 
 use executor_transport::wire::shadow;
 use executord::server::weight::check_message;

@@ -18,7 +18,7 @@ use tonic::{Response, Status, Streaming};
 
 use crate::wait::{self, DEFAULT_TIMEOUT};
 
-/// The generated client.
+/// The generated gRPC client of the executor service.
 pub type Rpc = ExecutorClient<Channel>;
 
 /// Client of one daemon, for tests that are not asynchronous. Each call is made once and returns the daemon's status
@@ -34,12 +34,12 @@ pub struct Api {
 pub struct Output {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
-    /// Messages of the executor.
+    /// Messages of the executor itself about the container.
     pub executor: Vec<u8>,
 }
 
 impl Output {
-    /// Standard output as text.
+    /// Returns standard output as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
@@ -57,17 +57,17 @@ impl Api {
         Ok(Self { runtime: Arc::new(runtime), client })
     }
 
-    /// The client library's client.
+    /// Returns the client of the client library, which retries calls.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The gRPC channel, for other services on the same connection.
+    /// Returns the gRPC channel, for other services on the same connection.
     pub fn channel(&self) -> Channel {
         self.client.channel()
     }
 
-    /// The generated client, for concurrent calls.
+    /// Returns the generated client, for concurrent calls.
     pub fn rpc(&self) -> Rpc {
         self.client.rpc()
     }

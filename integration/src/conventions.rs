@@ -35,7 +35,7 @@ impl Drop for World {
 /// Placeholder line for a registration without a CA bundle.
 pub const SYSTEM: &str = "# the system's certificates";
 
-/// Certificate of a server.
+/// Names and expiry of a server's certificate.
 pub struct Identity {
     /// DNS names and IP addresses.
     pub names: &'static [&'static str],
@@ -117,7 +117,7 @@ impl World {
         self.write("web.yaml", &object.to_string());
     }
 
-    /// Reference of the registry's image with this tag.
+    /// Returns the reference of the registry's image with this tag.
     pub fn image(&self, tag: &str) -> String {
         format!("127.0.0.1:{}/web:{tag}", self.registry.port())
     }
@@ -149,7 +149,7 @@ impl World {
         ran.stderr
     }
 
-    /// Requests that the server received.
+    /// Returns the requests that the server received.
     pub fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -184,7 +184,7 @@ fn registry() -> WebServer {
     })
 }
 
-/// Documents of an image: manifest, configuration, layer.
+/// Returns the documents of an image: manifest, configuration, layer.
 fn image(layer: &[u8], labelled: bool) -> Vec<Vec<u8>> {
     let descriptor = |kind: &str, content: &[u8]| {
         let digest = format!("sha256:{}", sha256(content));

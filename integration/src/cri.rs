@@ -78,7 +78,7 @@ impl Server for RefusingPort {
     }
 }
 
-/// Directory for the logs of pods.
+/// Returns the directory for the logs of pods.
 pub fn log_dir(setup: &Setup) -> PathBuf {
     setup.home().join("pods")
 }
@@ -91,7 +91,7 @@ impl KubernetesNode {
         Self::with(setup.config(&config))
     }
 
-    /// Starts a node with this executord.
+    /// Starts a node with an executord of this configuration.
     pub fn with(setup: Setup) -> Self {
         let logs = log_dir(&setup);
         fs::create_dir(&logs).expect("mkdir");
@@ -131,7 +131,7 @@ impl KubernetesNode {
         self.cri.id()
     }
 
-    /// Directory with the records of executor-cri.
+    /// Returns the directory with the records of executor-cri.
     pub fn records(&self) -> PathBuf {
         self.daemon.setup().home().join("cri")
     }
@@ -149,7 +149,7 @@ impl KubernetesNode {
         RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
     }
 
-    /// Low-level client, for calls with messages that the test defines.
+    /// Returns the low-level client, for calls with messages that the test defines.
     pub fn client(&self) -> Grpc<Channel> {
         Grpc::new(self.channel.clone())
     }

@@ -149,7 +149,7 @@ impl Setup {
         self.disk.as_ref().expect("Setup::disk was called")
     }
 
-    /// Directory that holds all files of the daemon.
+    /// Returns the directory that holds all files of the daemon.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -168,7 +168,7 @@ impl Setup {
         Daemon { api, setup: self, child }
     }
 
-    /// Command that starts the daemon.
+    /// Returns the command that starts the daemon.
     pub fn command(&self) -> Command {
         let log = File::options().create(true).append(true).open(self.home().join("daemon.log")).expect("a log");
         let program = self.binaries.as_ref().map_or_else(|| dist::binary("executord"), |dir| dir.join("executord"));
@@ -199,7 +199,7 @@ impl Setup {
         command
     }
 
-    /// Log output of executord and the launcher.
+    /// Returns the log output of executord and the launcher.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.home().join("daemon.log")).unwrap_or_default()
     }
@@ -237,7 +237,7 @@ impl Daemon {
         Setup::default().start()
     }
 
-    /// Configuration and directories of the daemon.
+    /// Returns the configuration and directories of the daemon.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
@@ -246,12 +246,12 @@ impl Daemon {
         self.setup.run_dir().join("executor.sock")
     }
 
-    /// Pid of executord.
+    /// Returns the pid of executord.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Pid of the launcher.
+    /// Returns the pid of the launcher.
     pub fn launcher(&self) -> Option<i32> {
         launcher_of(&self.setup.run_dir())
     }

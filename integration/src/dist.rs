@@ -1,8 +1,8 @@
-//! Location of the binaries under test.
+//! Finds the binaries under test.
 
 use std::path::PathBuf;
 
-/// Directory of the control binaries, which do not wipe secrets.
+/// Returns the directory of the control binaries, which do not wipe secrets.
 ///
 /// # Panics
 /// Panics if the binaries are missing; `cargo xtask test` builds them.
@@ -14,7 +14,7 @@ pub fn control() -> PathBuf {
     dir
 }
 
-/// Path of one of the product's binaries.
+/// Returns the path of one of the product's binaries.
 ///
 /// # Panics
 /// Panics if the binary is missing; `cargo xtask test` builds it.

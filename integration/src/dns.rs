@@ -60,7 +60,7 @@ impl NameServer {
         Self { asked, ended, thread: Some(thread), _configuration: configuration }
     }
 
-    /// Number of received requests for IPv4 addresses.
+    /// Returns the number of received requests for IPv4 addresses.
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }

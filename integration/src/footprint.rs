@@ -107,7 +107,7 @@ pub fn inventory_of(run_dir: &Path) -> Inventory {
     Inventory { mounts, cgroups: cgroups(run_dir) }
 }
 
-/// The daemon's own cgroup in each hierarchy; its name is derived from the run directory.
+/// Returns the daemon's own cgroup in each hierarchy; its name is derived from the run directory.
 pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
     let name = hex::encode(&Sha256::digest(run_dir.as_os_str().as_encoded_bytes())[..4]);
     let controllers = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -118,7 +118,7 @@ pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Directories of the daemon's own cgroup, without cgroups of warm containers.
+/// Returns the directories of the daemon's own cgroup, without cgroups of warm containers.
 pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     // The second scan finds warm containers that were created between the first scan and the cgroup listing.
     let mut waiting = warm_pool::waiting(run_dir);
@@ -128,7 +128,7 @@ pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// All directories of the daemon's own cgroup.
+/// Returns all directories of the daemon's own cgroup.
 pub fn all_cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for root in cgroup_roots(run_dir) {
@@ -138,8 +138,8 @@ pub fn all_cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Processes with the run directory in their command line, descendants of the launcher, and members of the daemon's
-/// cgroup.
+/// Returns the processes with the run directory in their command line, descendants of the launcher, and members of the
+/// daemon's cgroup.
 pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
     let named = run_dir.display().to_string();
     let mut found: BTreeSet<i32> = host::processes()
@@ -157,7 +157,8 @@ pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
     found
 }
 
-/// Mounts in the launcher's mount namespace that the host does not have, and the host's mounts below `home`.
+/// Returns the mounts in the launcher's mount namespace that the host does not have, and the host's mounts below
+/// `home`.
 pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
     let home = home.display().to_string();
     let host = mount_table("self");
@@ -168,8 +169,8 @@ pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
     found
 }
 
-/// Root, mount point, options, type and source of each mount. The leading numbers and the propagation are left out,
-/// because they differ between namespaces.
+/// Returns the root, mount point, options, type and source of each mount. The leading numbers and the propagation are
+/// left out, because they differ between namespaces.
 fn mount_table(pid: &str) -> BTreeSet<String> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     let facts = |line: &str| {
@@ -180,8 +181,8 @@ fn mount_table(pid: &str) -> BTreeSet<String> {
     table.lines().filter_map(facts).collect()
 }
 
-/// Files and directories below the two directories. Excludes files that change at any time: the ledger, the daemon's
-/// logs, cached responses of CNI plugins, and files of warm containers.
+/// Returns the files and directories below the two directories. Excludes files that change at any time: the ledger, the
+/// daemon's logs, cached responses of CNI plugins, and files of warm containers.
 pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for dir in [run_dir, state_dir] {

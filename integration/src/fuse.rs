@@ -72,7 +72,7 @@ impl Fuse {
         self.held.store(held as u8, Ordering::SeqCst);
     }
 
-    /// Number of requests that wait for a response.
+    /// Returns the number of requests that wait for a response.
     pub fn waiting(&self) -> usize {
         *self.waiting.lock().expect("a lock")
     }
@@ -169,7 +169,7 @@ fn parse(bytes: &[u8]) -> Option<Request> {
     (![2, 36, 42].contains(&opcode)).then_some(Request { opcode, unique, node, is_file, offset })
 }
 
-/// `struct fuse_attr`.
+/// Encodes the attributes of a node as `struct fuse_attr`.
 fn attributes(node: u64) -> Vec<u8> {
     let (mode, links, size) =
         if node == ROOT { (0o040_755u32, 2u32, 0u64) } else { (0o100_644, 1, CONTENT.len() as u64) };

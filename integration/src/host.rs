@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Pids of all descendants of `ancestor`.
+/// Returns the pids of all descendants of `ancestor`.
 pub fn descendants(ancestor: i32) -> Vec<i32> {
     let parents: Vec<(i32, i32)> = processes().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let mut found = vec![ancestor];
@@ -20,26 +20,26 @@ pub fn descendants(ancestor: i32) -> Vec<i32> {
     }
 }
 
-/// Pids of all processes.
+/// Returns the pids of all processes.
 pub fn processes() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Pid of a process's parent.
+/// Returns the pid of a process's parent.
 pub fn parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Value of a field in /proc/PID/status.
+/// Returns the value of a field in /proc/PID/status.
 pub fn status(pid: i32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
 }
 
-/// Targets of the open descriptors of a process, sorted: paths, or kinds such as `socket`, without the kernel's
-/// numbers.
+/// Returns the targets of the open descriptors of a process, sorted: paths, or kinds such as `socket`, without the
+/// kernel's numbers.
 pub fn descriptor_kinds(pid: i32) -> Vec<String> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -49,7 +49,7 @@ pub fn descriptor_kinds(pid: i32) -> Vec<String> {
     kinds
 }
 
-/// Number of open descriptors of a process.
+/// Returns the number of open descriptors of a process.
 pub fn descriptors(pid: i32) -> usize {
     descriptor_kinds(pid).len()
 }

@@ -9,27 +9,27 @@ use std::time::Duration;
 
 use crate::wait::DEFAULT_TIMEOUT;
 
-/// Frame types of RFC 9113, section 6.
+/// Frame type of RFC 9113, section 6.
 pub const DATA: u8 = 0;
-/// See [`DATA`].
+/// Frame type of RFC 9113, section 6.
 pub const HEADERS: u8 = 1;
-/// See [`DATA`].
+/// Frame type of RFC 9113, section 6.
 pub const RST_STREAM: u8 = 3;
-/// See [`DATA`].
+/// Frame type of RFC 9113, section 6.
 pub const SETTINGS: u8 = 4;
-/// See [`DATA`].
+/// Frame type of RFC 9113, section 6.
 pub const PING: u8 = 6;
-/// See [`DATA`].
+/// Frame type of RFC 9113, section 6.
 pub const GOAWAY: u8 = 7;
-/// See [`DATA`].
+/// Frame type of RFC 9113, section 6.
 pub const WINDOW_UPDATE: u8 = 8;
-/// See [`DATA`].
+/// Frame type of RFC 9113, section 6.
 pub const CONTINUATION: u8 = 9;
-/// Flags of frames, RFC 9113, section 6.
+/// Frame flag of RFC 9113, section 6.
 pub const END_STREAM: u8 = 1;
-/// See [`END_STREAM`].
+/// Frame flag of RFC 9113, section 6.
 pub const END_HEADERS: u8 = 4;
-/// See [`END_STREAM`].
+/// Frame flag of RFC 9113, section 6.
 pub const PADDED: u8 = 8;
 
 /// Duration of silence after which all data from the peer is considered received.
@@ -154,7 +154,8 @@ impl RawClient {
         Self::over(UnixStream::connect(socket)?, window)
     }
 
-    /// Speaks HTTP/2 over a connected stream.
+    /// Starts HTTP/2 over a connected stream, with a flow-control window of `window` bytes for the body of each
+    /// response.
     ///
     /// # Errors
     /// Returns an error if the stream cannot be written.

@@ -35,7 +35,7 @@ impl IdPool {
         (0..POOLS).find_map(reserve).expect("a pool of ids that no other test uses")
     }
 
-    /// The pool's keys of the table `policy` in the daemon's configuration.
+    /// Returns the pool's keys of the table `policy` in the daemon's configuration.
     pub fn policy(&self) -> String {
         format!("userns_pool_start = {}\nuserns_pool_ranges = {}\n", self.start, self.ranges)
     }

@@ -54,12 +54,12 @@ impl Ca {
         fs::rename(certificate, self.path("ca.crt")).expect("rename");
     }
 
-    /// Path of a file of the CA: `ca.crt` or `ca.key`.
+    /// Returns the path of a file of the CA: `ca.crt` or `ca.key`.
     pub fn path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 
-    /// The identity table of the configuration.
+    /// Returns the identity table of the configuration.
     pub fn table(&self) -> String {
         format!("[identity]\nca_certificate = '{}'\nca_key = '{}'\n{POLICY}", self.path("ca.crt"), self.path("ca.key"))
     }
@@ -89,12 +89,12 @@ pub fn with_identity(mut request: RunRequest, ttl: Option<i64>) -> RunRequest {
     request
 }
 
-/// Host path of a container's file. `pid` is a process in the container.
+/// Returns the host path of a container's file. `pid` is a process in the container.
 pub fn file(pid: i32, name: &str) -> PathBuf {
     Path::new(&format!("/proc/{pid}/root{DIR}")).join(name)
 }
 
-/// Time at which a container's certificate is due for renewal.
+/// Returns the time at which a container's certificate is due for renewal.
 ///
 /// # Panics
 /// Panics if the container has no certificate.
@@ -103,7 +103,7 @@ pub fn due(container: &Container) -> SystemTime {
     UNIX_EPOCH + Duration::new(at.seconds.unsigned_abs(), at.nanos.unsigned_abs())
 }
 
-/// Pids of the signer processes.
+/// Returns the pids of the signer processes.
 pub fn signers(launcher: i32) -> Vec<i32> {
     let is_signer =
         |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "executor-signer\n");

@@ -39,18 +39,18 @@ pub struct Image {
 pub trait Endpoint {
     fn port(&self) -> u16;
 
-    /// Full reference of an image on this server.
+    /// Returns the full reference of an image on this server.
     fn name(&self, name: &str) -> String {
         format!("127.0.0.1:{}/{name}", self.port())
     }
 }
 
-/// The `Authorization` value of [`USER`].
+/// Returns the `Authorization` value of [`USER`].
 fn basic() -> String {
     format!("Basic {}", STANDARD.encode(format!("{USER}:{PASSWORD}")))
 }
 
-/// A Docker `config.json` with the credentials of [`USER`].
+/// Returns the content of a Docker `config.json` with the credentials of [`USER`].
 pub fn auth_file(registry: &dyn Endpoint) -> String {
     let auth = STANDARD.encode(format!("{USER}:{PASSWORD}"));
     format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, registry.port())
@@ -89,7 +89,7 @@ impl Image {
         image
     }
 
-    /// Image as umoci names it: `LAYOUT:TAG`.
+    /// Returns the name of the image for umoci: `LAYOUT:TAG`.
     fn tagged(&self) -> String {
         format!("{}:{}", self.layout.display(), self.tag)
     }
@@ -98,24 +98,24 @@ impl Image {
         self.home.path().join(name).display().to_string()
     }
 
-    /// Tree from which the next layer is created.
+    /// Returns the tree from which the next layer is created.
     pub fn root(&self) -> PathBuf {
         self.home.path().join("bundle/rootfs")
     }
 
-    /// Copies the content of a directory into that tree.
+    /// Copies the content of a directory into the tree from which the next layer is created.
     pub fn copy(&self, from: &Path) {
         self.copy_to(from, "");
     }
 
-    /// Copies the content of a directory into a directory of that tree.
+    /// Copies the content of a directory into a directory of the tree from which the next layer is created.
     pub fn copy_to(&self, from: &Path, to: &str) {
         let to = self.root().join(to);
         fs::create_dir_all(&to).expect("mkdir");
         tool("cp", &["-a", &format!("{}/.", from.display()), &to.display().to_string()]);
     }
 
-    /// Creates a layer from the changes in the tree.
+    /// Creates a layer from the changes in the tree since the last layer.
     pub fn commit(&self) {
         tool("umoci", &["repack", "--refresh-bundle", "--image", &self.tagged(), &self.path("bundle")]);
     }
@@ -149,7 +149,7 @@ impl Image {
         self.layout.join("blobs").join(digest.replace(':', "/"))
     }
 
-    /// Digest of the manifest.
+    /// Returns the digest of the image's manifest.
     pub fn digest(&self) -> String {
         let index = fs::read(self.layout.join("index.json")).expect("an index");
         let index: Value = serde_json::from_slice(&index).expect("JSON");
@@ -158,7 +158,7 @@ impl Image {
         entry.expect("the index has the tag")["digest"].as_str().expect("a digest").to_owned()
     }
 
-    /// Layers of the image as stored in the layout.
+    /// Returns the layers of the image, as stored in the layout.
     pub fn blobs(&self) -> Vec<Blob> {
         let manifest = self.json(&self.digest());
         let config = self.json(manifest["config"]["digest"].as_str().expect("a digest"));
@@ -173,7 +173,7 @@ impl Image {
         layers.map(blob).collect()
     }
 
-    /// Makes the layout and the archives readable for all users or, if not `open`, for their owner only.
+    /// Makes the layout and the archives readable for all users if `open` is true, otherwise for their owner only.
     pub fn readable(&self, open: bool) {
         // umoci creates its files for their owner only. The modes of the trees belong to the image.
         let home = self.home.path();
@@ -186,7 +186,7 @@ impl Image {
         }
     }
 
-    /// Reference of the layout for skopeo and for requests.
+    /// Returns the reference of the layout for skopeo and for requests.
     pub fn layout(&self) -> String {
         format!("oci:{}", self.tagged())
     }
@@ -223,7 +223,7 @@ pub fn inspect(reference: &str, credentials: Option<&str>, template: &str) -> St
     tool("skopeo", &[&arguments[..], &[reference]].concat()).trim().to_owned()
 }
 
-/// Number of unpacked layers in a state directory.
+/// Returns the number of unpacked layers in a state directory.
 pub fn layers(state_dir: &Path) -> usize {
     fs::read_dir(state_dir.join("layers/sha256")).map_or(0, Iterator::count)
 }

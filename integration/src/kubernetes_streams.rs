@@ -150,7 +150,7 @@ const SYN_STREAM: u16 = 1;
 const RST_STREAM: u16 = 3;
 const FINISHED: u8 = 1;
 
-/// A session of port-forward.
+/// A session of port-forward, which connects to several ports.
 pub struct PortForward {
     stream: TcpStream,
     next: u32,
@@ -255,7 +255,7 @@ impl PortForward {
         }
     }
 
-    /// Messages that the error stream of a pair has received.
+    /// Returns the messages that the error stream of a pair has received.
     pub fn error(&self, pair: Pair) -> String {
         let received = self.received.get(&pair.error).cloned().unwrap_or_default();
         String::from_utf8_lossy(&received.bytes).into_owned()

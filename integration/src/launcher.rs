@@ -153,7 +153,7 @@ impl Launcher {
         self.call(LauncherCall::Remove(Remove { container_id: id.into() }), &[])
     }
 
-    /// Record of a running container.
+    /// Returns the record of a running container.
     pub fn record(&self, id: &str) -> Option<ContainerRecord> {
         let bytes = std::fs::read(self.run_dir().join("containers").join(id).join("container.json")).ok()?;
         Some(serde_json::from_slice(&bytes).expect("a record"))
@@ -173,8 +173,8 @@ impl Launcher {
         wait::until("the container is removed", || (!path.exists()).then_some(()));
     }
 
-    /// Output of a container from its log file. The parts of a split line (with the tag `P`, or `F` for the last part)
-    /// are joined.
+    /// Returns the output of a container from its log file. The parts of a split line (with the tag `P`, or `F` for the
+    /// last part) are joined.
     pub fn log(&self, id: &str) -> String {
         let path = self.state_dir().join("containers").join(id).join("log");
         let (mut lines, mut part_of) = (Vec::<String>::new(), None);
@@ -246,12 +246,12 @@ impl Shim {
         }
     }
 
-    /// Sends a call.
+    /// Sends a call to the shim.
     pub fn ask(&self, call: ShimCall) {
         self.ask_with(call, &[]);
     }
 
-    /// Sends a call with descriptors.
+    /// Sends a call to the shim, with descriptors.
     pub fn ask_with(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) {
         self.0.send(&ShimRequest { sequence: 9, call: Some(call) }.encode_to_vec(), fds).expect("the shim listens");
     }

@@ -56,7 +56,7 @@ impl Blob {
         Self::from_archive(&builder.into_inner().expect("an archive"))
     }
 
-    /// Returns the call that unpacks the blob.
+    /// Returns the message that asks a launcher to unpack the blob.
     pub fn request(&self, parents: &[&Self]) -> LauncherCall {
         let digest = |blob: &&Self| hex::decode(&blob.diff_id[7..]).expect("digits");
         LauncherCall::UnpackLayer(UnpackLayer {
@@ -93,13 +93,13 @@ impl Launcher {
         self.call(LauncherCall::RemoveLayer(RemoveLayer { diff_id: blob.diff_id.clone() }), &[])
     }
 
-    /// Entries in a directory of the launcher's layer store.
+    /// Returns the entries in a directory of the launcher's layer store.
     pub fn stored(&self, name: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.state_dir().join("layers").join(name)).expect("a store");
         entries.map(|entry| entry.expect("an entry").path()).collect()
     }
 
-    /// Pid of a worker that the launcher forked to unpack or remove layers.
+    /// Returns the pid of a worker that the launcher forked to unpack or remove layers.
     pub fn layer_worker(&self) -> Option<i32> {
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).find(|pid| {

@@ -34,7 +34,7 @@ impl Tmpfs {
         Self { at: at.to_owned() }
     }
 
-    /// Used size in bytes.
+    /// Returns the used size of the file system, in bytes.
     pub fn used(&self) -> u64 {
         let reported = rustix::fs::statvfs(&self.at).expect("statvfs");
         (reported.f_blocks - reported.f_bfree) * reported.f_frsize
@@ -135,8 +135,8 @@ impl Drop for OwnMount {
     }
 }
 
-/// State directory for a daemon or launcher in `home`, on the file system that `EXECUTOR_STATE_BELOW` names. By default
-/// it is in /run, which is a tmpfs; before Linux 6.3 a tmpfs cannot be id-mapped.
+/// Returns the state directory for a daemon or launcher in `home`, on the file system that `EXECUTOR_STATE_BELOW`
+/// names. By default it is in /run, which is a tmpfs; before Linux 6.3 a tmpfs cannot be id-mapped.
 pub(crate) fn state(home: &Path) -> Option<RelocatedDirectory> {
     let below = std::env::var_os("EXECUTOR_STATE_BELOW")?;
     Some(RelocatedDirectory::mount(&home.join("state"), Path::new(&below)))

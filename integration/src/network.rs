@@ -117,7 +117,7 @@ impl Network {
         ip(&["-n", &beyond, "route", "add", "default", "via", HOST_V6]);
     }
 
-    /// Name of the network namespace of the outside world.
+    /// Returns the name of the network namespace of the outside world.
     fn beyond(&self) -> String {
         format!("{}b", self.name)
     }
@@ -143,7 +143,7 @@ impl Network {
         fs::write(self.dir.path().join("net.d").join(file), list.to_string()).expect("write");
     }
 
-    /// The bridge's link-local IPv6 address.
+    /// Returns the bridge's link-local IPv6 address.
     pub fn bridge_link_local(&self) -> String {
         let reported = self.on_host(&["ip", "-6", "-o", "address", "show", "dev", BRIDGE, "scope", "link"]);
         let address = reported.split_whitespace().find_map(|word| word.strip_suffix("/64"));
@@ -168,13 +168,13 @@ impl Network {
         self.dir.path().join("calls")
     }
 
-    /// Logged calls of the plugins that [`Self::plugin`] wrote.
+    /// Returns the logged calls of the plugins that [`Self::plugin`] wrote.
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.calls_file()).unwrap_or_default();
         text.lines().map(|line| line.trim().to_owned()).collect()
     }
 
-    /// Directory for the state of a test's plugins.
+    /// Returns the directory for the state of a test's plugins.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -200,13 +200,13 @@ impl Network {
         Setup::default().config(&config).network(&self.namespace())
     }
 
-    /// Keys of a daemon's `[policy]` for this host's networks and plugins.
+    /// Returns the keys of a daemon's `[policy]` for this host's networks and plugins.
     pub fn policy(&self) -> String {
         let dir = self.dir.path();
         format!("cni_conf_dir = {:?}\ncni_bin_dirs = [{:?}, {PLUGINS:?}]\n", dir.join("net.d"), dir.join("bin"))
     }
 
-    /// Path of this host's network namespace.
+    /// Returns the path of this host's network namespace.
     pub fn namespace(&self) -> String {
         format!("/run/netns/{}", self.name)
     }
@@ -336,7 +336,7 @@ fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(entered).join().expect("the closure panicked"))
 }
 
-/// Paths of the entries of a directory. Empty if the directory does not exist.
+/// Returns the paths of the entries of a directory. Empty if the directory does not exist.
 fn files(dir: PathBuf) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -18,12 +18,12 @@ pub struct Fetched {
 }
 
 impl Fetched {
-    /// Paths of the files.
+    /// Returns the paths of the fetched files.
     pub fn paths(&self) -> Vec<&str> {
         self.files.keys().map(String::as_str).collect()
     }
 
-    /// Content of a file as text.
+    /// Returns the content of a file as text.
     ///
     /// # Panics
     /// Panics if the stream has no such file.
@@ -32,7 +32,7 @@ impl Fetched {
         String::from_utf8_lossy(content).into_owned()
     }
 
-    /// Reason why a path was skipped.
+    /// Returns the reason why a path was skipped.
     ///
     /// # Panics
     /// Panics if the path was not skipped.

@@ -17,7 +17,7 @@ pub struct Attacker {
 }
 
 /// Root and a user in a container with its own user namespace, and root in a container with the host's user namespace.
-/// The operator must allow the latter (`allow_host_userns`).
+/// The operator must allow the host's user namespace (`allow_host_userns`).
 pub const ATTACKERS: [Attacker; 3] = [
     Attacker { name: "root", user: "root", user_namespace: UserNamespace::Own },
     Attacker { name: "user", user: "1000:1000", user_namespace: UserNamespace::Own },

@@ -41,8 +41,9 @@ show; cat /etc/executor-residue/token
 printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
-/// Writes further secrets: next to the container's files, in a new directory, over the given content, and after it. The
-/// new secrets are derived from the container's secrets by swapping letters. Deletes one file and replaces one.
+/// Writes further secrets: in new files next to the container's files and in a new directory, over the content of a
+/// file, and at the end of a file. The new secrets are derived from the container's secrets by swapping letters.
+/// Deletes one file and replaces one.
 const WRITES: &str = r#"
 cd /etc/executor-residue
 other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }

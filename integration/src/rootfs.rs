@@ -38,7 +38,7 @@ impl Rootfs {
         self.dir.path()
     }
 
-    /// Reference of the root file system in a request.
+    /// Returns the reference of the root file system in a request.
     pub fn reference(&self) -> String {
         format!("dir:{}", self.path().display())
     }
@@ -50,7 +50,7 @@ impl Rootfs {
         symlink(target, path).expect("symlink");
     }
 
-    /// Path, kind and size of every entry, to check that nothing has changed.
+    /// Returns the path, kind and size of every entry, to check that nothing has changed.
     pub fn listing(&self) -> Vec<(PathBuf, bool, u64)> {
         let mut found = Vec::new();
         list(self.path(), &mut found);

@@ -11,7 +11,7 @@ use crate::daemon::Daemon;
 /// Path of the runtime token that [`token`] reads.
 pub const TOKEN: &str = "/etc/executor-test/token";
 
-/// Host path of the runtime socket that containers with a token see.
+/// Returns the host path of the runtime socket that containers with a token see.
 pub fn socket(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("runtime/runtime.sock")
 }

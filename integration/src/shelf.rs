@@ -36,7 +36,7 @@ impl Shelf {
         path
     }
 
-    /// Configuration table for this directory, the provider `shelf`.
+    /// Returns the configuration table for this directory, the provider `shelf`.
     pub fn provider(&self) -> String {
         format!(
             "[[secret_providers]]\nname = \"shelf\"\ntype = \"directory\"\npath = \"{}\"\npoll_seconds = 1\n\

@@ -104,7 +104,7 @@ impl Supervised {
         Self { api, home, arguments, network, executord, launcher }
     }
 
-    /// Directory that holds all files of the node.
+    /// Returns the directory that holds all files of the node.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -117,7 +117,7 @@ impl Supervised {
         self.home().join("state")
     }
 
-    /// Pid of one of the two processes.
+    /// Returns the pid of one of the two processes.
     pub fn pid(&self, part: Part) -> i32 {
         match part {
             Part::Executord => self.executord.child.id() as i32,
@@ -125,7 +125,7 @@ impl Supervised {
         }
     }
 
-    /// Log output of both processes.
+    /// Returns the log output of both processes.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.home().join("log")).unwrap_or_default()
     }
@@ -165,7 +165,7 @@ impl Supervised {
         serves(&self.api)
     }
 
-    /// Pids of running shims, from their records.
+    /// Returns the pids of running shims, from their records.
     pub fn shims(&self) -> Vec<i32> {
         let named = self.run_dir().display().to_string();
         let is_shim = |pid: &i32| {

@@ -1,4 +1,4 @@
-//! Runs agent-cli on a pseudo-terminal. The test holds the other end.
+//! Runs agent-cli on a pseudo-terminal. The test acts as the user at the terminal.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -64,7 +64,7 @@ impl Terminal {
         Self { keys, other, child, written }
     }
 
-    /// Output written to the terminal so far.
+    /// Returns the output that was written to the terminal so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.written.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
@@ -90,7 +90,7 @@ impl Terminal {
         !tcgetattr(self.other.as_fd()).expect("settings").local_modes.contains(LocalModes::ICANON)
     }
 
-    /// Pid of agent-cli, which setsid executes in its own process.
+    /// Returns the pid of agent-cli, which setsid executes in its own process.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }

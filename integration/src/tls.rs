@@ -33,7 +33,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate"))
     }
 
-    /// The authority's certificate, as PEM.
+    /// Returns the authority's certificate, as PEM.
     pub fn pem(&self) -> String {
         self.0.pem()
     }
@@ -65,14 +65,14 @@ impl Authority {
     }
 }
 
-/// Parameters of a caller's certificate.
+/// Returns the parameters of a caller's certificate.
 pub fn identity(uri: &str) -> CertificateParams {
     let mut params = unnamed();
     params.subject_alt_names.push(SanType::URI(uri.try_into().expect("a URI")));
     params
 }
 
-/// Parameters of a client certificate without any identity.
+/// Returns the parameters of a client certificate without any identity.
 pub fn unnamed() -> CertificateParams {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.distinguished_name = DistinguishedName::new();
@@ -134,7 +134,7 @@ impl TlsDaemon {
         self.daemon.setup().replace_config(&with_callers(&self.listen, callers));
     }
 
-    /// Directory of the node's files.
+    /// Returns the directory of the node's files.
     pub fn dir(&self) -> PathBuf {
         self.daemon.setup().home().join("tls")
     }
@@ -152,7 +152,7 @@ impl TlsDaemon {
         }
     }
 
-    /// Certificate files of the operator.
+    /// Returns the certificate files of the operator.
     pub fn operator(&self) -> Tls {
         self.files("operator", &self.authority.caller(OPERATOR))
     }
@@ -189,7 +189,7 @@ impl TlsDaemon {
         raw
     }
 
-    /// Lines about refused clients in the daemon's log.
+    /// Returns the lines about refused clients in the daemon's log.
     pub fn refusals(&self) -> Vec<String> {
         let log = self.daemon.setup().logged();
         log.lines().filter(|line| line.contains("refused a client over TCP")).map(str::to_owned).collect()

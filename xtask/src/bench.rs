@@ -12,7 +12,8 @@ use crate::{dist, needs};
 
 /// Path of podman's default profile in Debian and Fedora.
 const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
-/// Debian package with that profile. It is unpacked instead of installed, because it depends on half of podman.
+/// Debian package with that profile. It is unpacked instead of installed, because it depends on many packages of
+/// podman.
 const PROFILE_PACKAGE: &str = "golang-github-containers-common";
 
 /// Names of the contestants that the executor is compared with.
@@ -50,7 +51,7 @@ pub(crate) struct Options {
     profile: Option<PathBuf>,
 }
 
-/// Installs and builds everything, and measures.
+/// Installs the runtimes to compare, builds the binaries, and runs the benchmark.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "the benchmark requires root: run the command as root");
     let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);

@@ -11,7 +11,7 @@ use anyhow::ensure;
 use crate::workspace::{Workspace, is_root, step};
 use crate::{dist, needs};
 
-/// The processes to kill, and the calls at which to kill them.
+/// The processes to kill, and the system calls at which to kill them.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Kill only these processes: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with

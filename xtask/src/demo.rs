@@ -141,7 +141,8 @@ fn report_exit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the operator's search for residue of files, rotated files, variables, arguments and the runtime token.
+/// Runs `agent-cli audit` and prints its results: the search for residue of files, rotated files, variables, arguments
+/// and the runtime token.
 fn report_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     screen.heading("agent-cli audit: another container with every kind of secret, and a search for the secrets");
     let audit = daemon.agent_command().arg("audit").output().context("cannot start agent-cli audit")?;

@@ -22,7 +22,7 @@ const WRAPPER_PATH: &str = "xtask/rustc-wrapper";
 /// Programs of the product; package and binary have the same name.
 pub(crate) const PROGRAMS: [&str; 8] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS, CRI];
 pub(crate) const DAEMON: &str = "executord";
-/// The only static program.
+/// The launcher, the only static program.
 pub(crate) const LAUNCHER: &str = "executor-launcher";
 const CLI: &str = "agent-cli";
 /// Program of `agent-cli cnab`.

@@ -1,5 +1,5 @@
-//! `cargo xtask engines-test`: runs critest, the conformance tests of the Kubernetes runtime interface (CRI). A kubelet is
-//! run by `cargo xtask kubelet-test` ([`kubelet`]), and a cluster by `cargo xtask cluster` ([`cluster`]).
+//! `cargo xtask engines-test`: runs critest, the conformance tests of the Kubernetes runtime interface (CRI). `cargo
+//! xtask kubelet-test` runs a kubelet ([`kubelet`]), and `cargo xtask cluster` a cluster ([`cluster`]).
 //!
 //! critest tests executor-cri, and Debian's containerd for comparison; docs/cri.md has the results. All processes run
 //! in their own namespaces ([`room`]). The images that critest pulls are built and served locally ([`supplies`]).
@@ -71,14 +71,14 @@ pub(crate) struct Options {
     programs: Option<PathBuf>,
 }
 
-/// Runtimes that can be tested.
+/// Container runtimes that can be tested.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Kind {
     Containerd,
     Executor,
 }
 
-/// A running runtime.
+/// A running container runtime.
 struct Runtime {
     /// Program and version.
     name: String,
@@ -179,7 +179,8 @@ fn run_on(workspace: &Workspace, kind: Kind, options: &Options, stage: &Stage<'_
     critest(options, stage, &runtime)
 }
 
-/// Starts both runtimes, each in its own namespaces, and compares their times and memory. Fails if the machine was busy.
+/// Starts both runtimes, each in its own namespaces, and compares their times and memory. Fails if the machine was
+/// busy.
 fn benchmark(
     workspace: &Workspace,
     options: &Options,
@@ -237,7 +238,8 @@ fn critest(options: &Options, stage: &Stage<'_>, runtime: &Runtime) -> anyhow::R
         command.args(value.iter().flat_map(|value| [flag, value]));
     }
     let log = std::fs::File::create(directory.join("critest.log"))?;
-    // critest writes reports below its working directory, and makes the files that it mounts in the temporary directory.
+    // critest writes reports below its working directory, and makes the files that it mounts in the temporary
+    // directory.
     let work = stage.work();
     command.current_dir(&work).env("TMPDIR", &work).stdout(log.try_clone()?).stderr(log);
     // Ignore the exit status: failed specs are in the report, and without a report the next step fails.

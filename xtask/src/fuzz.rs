@@ -99,11 +99,11 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 struct Engine<'a> {
     program: &'a Path,
     target: &'a str,
-    /// Interesting inputs that were found on this machine.
+    /// Directory of inputs with new coverage that were found on this machine.
     found: PathBuf,
-    /// The corpus in the repository.
+    /// Directory of the stored corpus in the repository.
     stored: PathBuf,
-    /// Inputs that are or were findings.
+    /// Directory of inputs that are or were findings.
     regressions: PathBuf,
 }
 

@@ -1,7 +1,7 @@
 //! Lists what the commands require besides Rust. Each entry has a reason, a check, and the Debian package that provides
 //! the requirement.
 //!
-//! If this runs as root with apt-get, missing packages are installed. Otherwise the error lists them.
+//! If xtask runs as root and apt-get exists, missing packages are installed. Otherwise the error lists them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ enum Sign {
     Python(&'static str),
 }
 
-/// Needed for linking, which Rust itself also does. The launcher is linked statically.
+/// Needed to link programs, as by every Rust build. The launcher is linked statically.
 pub(crate) const BUILD: [Need; 2] = [
     Need { package: "gcc", reason: "links Rust programs", sign: Sign::Program("cc") },
     Need {

@@ -65,7 +65,7 @@ impl Tool {
     }
 }
 
-/// Root directory of the programs; cargo installs them into its `bin`.
+/// Returns the root directory of the programs; cargo installs them into its `bin`.
 fn root(workspace: &Workspace) -> PathBuf {
     workspace.target.join("tools")
 }

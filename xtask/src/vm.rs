@@ -2,10 +2,10 @@
 //! 6.1.
 //!
 //! Tests on the build machine cover only its kernel and its cgroup version, and run no systemd units. In the virtual
-//! machine, the checks in `integration/vm/` install the package, start, restart and kill its units under load, repeat the
-//! most important tests, and remove the package. This module creates the machine ([`root`]), copies the package and the
-//! programs into it ([`payload`]), boots it ([`machine`]) and prints the results ([`report`]). `--power-cut` kills the
-//! machine repeatedly instead ([`power_cut`]). `--memory` kills it once and searches all its memory ([`memory`]).
+//! machine, the checks in `integration/vm/` install the package, start, restart and kill its units under load, repeat
+//! the most important tests, and remove the package. This module creates the machine ([`root`]), copies the package and
+//! the programs into it ([`payload`]), boots it ([`machine`]) and prints the results ([`report`]). `--power-cut` kills
+//! the machine repeatedly instead ([`power_cut`]). `--memory` kills it once and searches all its memory ([`memory`]).
 //!
 //! The command needs root to create the root file system. The first run downloads packages from the Debian archive. The
 //! command mounts nothing on this machine and opens no port. The virtual machine has no network. All files are below

@@ -97,7 +97,7 @@ fn every_dependency_is_used() {
     assert!(found.is_empty(), "declared and not used:\n{}", found.join("\n"));
 }
 
-/// Directory of the front ends, and the directories whose packages may depend on them.
+/// Directory of the front ends.
 const FRONT_ENDS: &str = "front-ends";
 const MAY_USE_FRONT_ENDS: [&str; 4] = [FRONT_ENDS, "fuzz", "integration", "xtask"];
 

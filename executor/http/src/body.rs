@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 #[derive(Debug)]
 pub enum RequestBody {
-    /// Complete body.
+    /// The complete body of a request.
     Full(Bytes),
     /// Body that is sent piece by piece.
     Stream(Pieces),
@@ -30,7 +30,7 @@ pub struct Pieces {
 pub struct BytesSent(Arc<AtomicU64>);
 
 impl BytesSent {
-    /// Returns the number of bytes.
+    /// Returns the number of bytes that the connection has accepted.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -16,7 +16,7 @@ pub enum Destinations<'a> {
     /// The host previously resolved to an address with this reach: the new address must be public or have the same
     /// reach.
     AnsweredAt(Reach),
-    /// The operator's lists.
+    /// The address must satisfy the operator's lists.
     Listed(&'a AddressLists),
 }
 
@@ -29,7 +29,7 @@ pub struct AddressLists {
 }
 
 impl Destinations<'_> {
-    /// Checks whether an address is allowed.
+    /// Checks that an address is allowed. Otherwise returns the reason.
     pub(crate) fn admit(self, address: IpAddr) -> Result<(), &'static str> {
         match self {
             Self::Any => Ok(()),
@@ -65,7 +65,8 @@ fn contains(range: &AddressRange, address: IpAddr) -> bool {
     range.first.is_ipv4() == address.is_ipv4() && (range.first..=range.last).contains(&address)
 }
 
-/// Returns true if the address belongs to this machine: the kernel would use the same source address. Sends nothing.
+/// Returns true if the address belongs to this machine: for connections to it, the kernel uses the same address as the
+/// source address. Sends nothing.
 fn is_own(address: IpAddr) -> bool {
     // Linux connects the unspecified address to loopback.
     if address.is_unspecified() {

@@ -1,4 +1,5 @@
-//! IPv4 addresses that an IPv6 address represents, so that a rule for one form applies to all of them.
+//! IPv4 addresses that an IPv6 address represents, so that a rule for an IPv4 address also applies to the IPv6
+//! addresses that represent it.
 //!
 //! Packets to such an address may leave as IPv4 packets: the kernel maps or tunnels them, or a translator of the
 //! network does. [`Reach`](crate::Reach) and [`AddressLists`](crate::AddressLists) check every address of
@@ -48,7 +49,7 @@ fn translated_locally(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     found.into_iter().filter(|found| found.octets()[0] != 0).collect()
 }
 
-/// Returns an IPv4 address in each form.
+/// Returns an IPv4 address and the IPv6 addresses that represent it, as text.
 #[cfg(test)]
 pub(crate) fn forms(address: Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = address.octets();

@@ -1,4 +1,5 @@
-//! Sends one HTTP request on its own connection, with time limits and without implicit further requests.
+//! Sends one HTTP request on its own connection, with time limits and without further requests that the caller did not
+//! make.
 //!
 //! Input: an origin, a path and headers; output: a response whose body is read piece by piece. Redirects are not
 //! followed, a proxy is used only if the client has one, cookies are not stored, nothing is decompressed. A host that
@@ -140,9 +141,9 @@ pub struct HttpRequest<'a> {
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// Reach of the server.
+    /// Reach of the server's address.
     pub reach: Reach,
-    /// Body, still to be read.
+    /// Unread body of the response.
     pub body: Body,
 }
 
@@ -152,7 +153,7 @@ pub enum HttpError {
     Forbidden(&'static str),
     /// Too few bytes arrived in time.
     Slow {
-        /// Bytes received.
+        /// Number of bytes that were received within `within`.
         bytes: u64,
         /// Period in which `bytes` were received.
         within: Duration,
@@ -182,7 +183,7 @@ pub struct Client {
     least: u64,
 }
 
-/// An established connection.
+/// An established connection, ready for one request.
 struct Link {
     connection: Connection,
     sender: http1::SendRequest<RequestBody>,
@@ -198,13 +199,14 @@ struct Forwarded {
 }
 
 impl Client {
-    /// Creates a client that trusts the system's certificates and the certificates of a file, and requires `least`
-    /// bytes in every `patience`.
+    /// Creates a client that trusts the system's certificates and the certificates of a file, and requires that at
+    /// least `least` bytes arrive in every period of length `patience`.
     pub fn new(ca_file: Option<PathBuf>, patience: Duration, least: u64) -> Self {
         Self::trusting(Trust::System(ca_file), patience, least)
     }
 
-    /// Creates a client with custom trusted certificates, which requires `least` bytes in every `patience`.
+    /// Creates a client that trusts the authorities in `trust`, and requires that at least `least` bytes arrive in
+    /// every period of length `patience`.
     pub fn trusting(trust: Trust, patience: Duration, least: u64) -> Self {
         Self { tls: tls::Tls::new(trust, None), proxy: None, patience, least }
     }
@@ -219,7 +221,7 @@ impl Client {
         Self { proxy, ..self }
     }
 
-    /// Returns the minimum number of bytes per waiting time.
+    /// Returns the minimum number of bytes that must arrive in every period of the client's `patience`.
     pub fn least(&self) -> u64 {
         self.least
     }
@@ -240,8 +242,8 @@ impl Client {
         Ok(self.answer(response, link.connection, link.reach))
     }
 
-    /// Sends a request with a large body and waits for the head of the response. Fails as too slow if no byte of the
-    /// body is accepted within the waiting time, or if the response does not begin within it.
+    /// Sends a request with a large body and waits for the head of the response. Fails with [`HttpError::Slow`] if, for
+    /// the client's `patience`, the connection accepts no byte of the body and the response does not begin.
     ///
     /// # Errors
     /// Returns an [`HttpError`] if the request fails.
@@ -369,7 +371,7 @@ struct Meter {
 pub enum BodyError {
     /// Too few bytes arrived in time.
     Slow {
-        /// Bytes received.
+        /// Number of bytes that were received within `within`.
         bytes: u64,
         /// Period in which `bytes` were received.
         within: Duration,

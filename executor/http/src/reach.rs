@@ -9,7 +9,7 @@ use crate::forms;
 pub enum Reach {
     /// An address of the Internet.
     Public,
-    /// An address of the site.
+    /// An address of a private or special-purpose network, which is not routed on the Internet.
     Private,
     /// An address of this machine.
     Loopback,

@@ -23,7 +23,7 @@ use crate::pem;
 
 /// Maximum size of a CA file in bytes. The chain must fit in one packet.
 const FILE_MAX: u64 = 32 << 10;
-/// Time by which a certificate's validity starts before it is signed, for peers whose clocks are slow.
+/// Time between the start of a certificate's validity and its signing, for peers whose clocks are slow.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
 /// Length of a serial number in bytes. 126 bits of it are random (RFC 5280, section 4.1.2.2).
 const SERIAL_LENGTH: usize = 16;
@@ -38,7 +38,7 @@ pub enum AuthorityError {
     Unsuitable(PathBuf, String),
 }
 
-/// Error for a certificate that is not signed.
+/// Reason why a certificate is not signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// The request is not allowed.

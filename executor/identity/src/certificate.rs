@@ -51,15 +51,15 @@ impl Algorithm {
     }
 }
 
-/// Content of a certificate.
+/// Content of a container's certificate.
 pub(crate) struct Leaf<'a> {
     pub(crate) serial: &'a [u8],
     /// DER-encoded subject of the CA's certificate.
     pub(crate) issuer: &'a [u8],
     pub(crate) issuer_key_id: Option<&'a [u8]>,
-    /// Seconds since the epoch.
+    /// Start of the validity, in seconds since the epoch.
     pub(crate) not_before: u64,
-    /// Seconds since the epoch.
+    /// End of the validity, in seconds since the epoch.
     pub(crate) not_after: u64,
     pub(crate) common_name: &'a str,
     pub(crate) names: &'a IdentityNames,
@@ -113,7 +113,7 @@ fn write_time(writer: DERWriter<'_>, time: OffsetDateTime) {
     }
 }
 
-/// Writes the organizational units, each as a separate part, and then the common name.
+/// Writes the organizational units, each as a separate relative distinguished name, and then the common name.
 fn write_subject(writer: DERWriter<'_>, leaf: &Leaf<'_>) {
     let part = |writer: DERWriter<'_>, id: &[u64], text: &str| {
         writer.write_set(|writer| {

@@ -22,9 +22,9 @@ pub enum UnpackError {
     /// The content does not have the requested digest.
     #[error("the layer's diffID is {found}; expected {expected}")]
     DiffId {
-        /// Requested digest.
+        /// DiffID that the caller requested.
         expected: DiffId,
-        /// Computed digest.
+        /// DiffID of the unpacked content.
         found: DiffId,
     },
     /// A layer below this layer is not in the store.

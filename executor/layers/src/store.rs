@@ -3,8 +3,8 @@
 //! ```text
 //! layers/                      0700 root
 //!    sha256/HEX/               a layer: HEX is its diffID
-//!    sha256/HEX.HEX/           a layer whose tree depends on the layers below it; the second digest is of their list
-//!       fs/                    the tree, in overlayfs' form
+//!    sha256/HEX.HEX/           a layer's tree for one list of layers below it; the second HEX is the list's digest
+//!       fs/                    the tree, in overlayfs format
 //!       layer.json             properties that overlayfs cannot represent
 //!    ingest/RANDOM/            being unpacked or removed: never read, and cleared when the launcher starts
 //!    view/                     mount point of the layers below, in the unpacker's own mount namespace

@@ -66,7 +66,7 @@ pub struct LayerProperties {
     pub depends: bool,
 }
 
-/// A tree that is being built.
+/// The tree of a layer that is being unpacked.
 pub struct Tree {
     root: OwnedFd,
     parents: Parents,
@@ -95,7 +95,7 @@ impl Tree {
         Ok(Self { root, parents, found: LayerProperties::default() })
     }
 
-    /// Returns the properties of the part that was unpacked so far.
+    /// Returns the properties of the layer, as far as it has been unpacked.
     pub fn found(&self) -> LayerProperties {
         self.found
     }

@@ -38,7 +38,8 @@ pub struct Request<'a> {
 /// Error message for a device outside of `/dev`.
 const DEVICES: &str = "images may have devices outside of /dev only if the configuration sets launcher.image_devices";
 
-/// A prepared operation with all files open. Running it needs no privilege except to write into its own directory.
+/// A prepared unpacking of a layer, with all files open. [`Self::run`] needs no privilege except write access to the
+/// directory of the new layer.
 pub struct PreparedUnpack {
     diff_id: DiffId,
     parents: DiffId,
@@ -73,8 +74,8 @@ impl Request<'_> {
 }
 
 impl PreparedUnpack {
-    /// Unpacks the layer into the store. On success the layer is complete and synced. After an error no part of it
-    /// remains.
+    /// Unpacks the layer into the store. On success the layer is complete and synced. After an error no part of the
+    /// layer remains.
     ///
     /// # Errors
     /// Returns an error if the layer is invalid, or if an I/O operation fails.
@@ -100,8 +101,8 @@ impl PreparedUnpack {
     }
 }
 
-/// Unpacks an archive into a tree. Components of its paths may have at most `name_max` bytes. Returns the skipped
-/// devices in `/dev`.
+/// Unpacks an archive into a tree. Components of the archive's paths may have at most `name_max` bytes. Returns the
+/// skipped devices in `/dev`.
 ///
 /// # Errors
 /// Returns an error if the archive is invalid, or if an I/O operation fails.

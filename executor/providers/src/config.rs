@@ -16,7 +16,7 @@ const TIMEOUT: (u64, u64) = (1, 120);
 /// Default time limit of a fetch, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 pub(crate) const PROVIDERS_MAX: usize = 64;
-/// Maximum number of a provider's rules, a rule's paths, and a command's words.
+/// Maximum number of rules of a provider, of paths of a rule, and of words of a command, each.
 const LIST_MAX: usize = 1000;
 /// Default mounts of the KV engine, version 2.
 const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
@@ -58,13 +58,13 @@ impl ProviderKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Auth {
-    /// Token from a file.
+    /// Authentication with a token from a file.
     #[default]
     Token,
     AppRole,
-    /// TLS client certificate.
+    /// Authentication with a TLS client certificate.
     Cert,
-    /// Token of the workload, which the request contains.
+    /// Authentication with a token of the workload, which the request contains.
     Jwt,
 }
 
@@ -72,19 +72,19 @@ pub(crate) enum Auth {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// User id of the caller.
+    /// User id that a caller must have, if set.
     pub uid: Option<u32>,
-    /// A group of the caller.
+    /// Group that a caller must belong to, if set.
     pub gid: Option<u32>,
-    /// URI in the certificate of a caller over the network.
+    /// URI that a caller's certificate must contain, if set.
     pub uri: Option<String>,
-    /// DNS name in the certificate.
+    /// DNS name that a caller's certificate must contain, if set.
     pub dns: Option<String>,
-    /// Common name of the certificate.
+    /// Common name that a caller's certificate must have, if set.
     pub cn: Option<String>,
-    /// Organizational unit in the certificate.
+    /// Organizational unit that a caller's certificate must have, if set.
     pub ou: Option<String>,
-    /// Paths. Each path includes everything below it, and `/` includes all paths.
+    /// Paths that the rule allows. Each path includes everything below it, and `/` includes all paths.
     pub paths: Vec<String>,
 }
 

@@ -45,7 +45,7 @@ impl Directory {
     }
 }
 
-/// Part of a provider's directory that a rule covers.
+/// A file of a provider, with its path split at the directory that the rule covers.
 #[derive(Debug, PartialEq, Eq)]
 struct Covered<'a> {
     /// Directory of the rule, relative to the provider's directory. Empty for the provider's directory itself.
@@ -118,7 +118,7 @@ fn plain(error: Errno) -> String {
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Returns the device and inode.
+/// Returns the device number and the inode number of a file.
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }

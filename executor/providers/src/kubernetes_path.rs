@@ -3,7 +3,7 @@
 /// Maximum length of the name of an object, in bytes.
 const NAME_MAX: usize = 253;
 
-/// Returns the namespace and name of a path. Returns `None` if the path has another form.
+/// Splits a path `NAMESPACE/NAME`. Returns `None` for any other path, and if a name is invalid.
 pub(crate) fn place(path: &str) -> Option<(&str, &str)> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let is_name = |name: &str| {

@@ -51,7 +51,8 @@ pub struct FetchRequest {
     pub rule: String,
     /// Lease of the existing value. The lease is renewed if possible.
     pub lease: Option<Lease>,
-    /// Login of the workload, for providers with `auth = "jwt"`. All requests of a call belong to one workload.
+    /// Login of the workload, for providers with `auth = "jwt"`. All requests that are passed to one call of
+    /// [`Providers::fetch`] belong to one workload.
     pub login: Option<Arc<Login>>,
 }
 
@@ -65,7 +66,7 @@ pub enum Fetched {
 /// A value. `Debug` prints only the size of the content.
 #[derive(Clone)]
 pub struct Value {
-    /// Content, wiped on drop.
+    /// Content of the secret, wiped on drop.
     pub content: Zeroizing<Vec<u8>>,
     /// Version at the provider; empty if the provider has no versions.
     pub version: String,
@@ -101,8 +102,8 @@ impl Lease {
         Self { id, ends_at: now.saturating_add(seconds), renew_at: now.saturating_add(seconds * 2 / 3), renewable }
     }
 
-    /// Returns the number of seconds until the lease should be renewed. If the number exceeds the possible maximum, an
-    /// earlier process created the lease before the clock was set back; then the lease is due now.
+    /// Returns the number of seconds until the lease should be renewed. Returns 0 if the number exceeds its possible
+    /// maximum: an earlier process then created the lease before the clock was set back.
     pub fn due_in(&self, now: u64) -> u64 {
         let left = self.renew_at.saturating_sub(now);
         // The renewal is due after two thirds of the lease time, rounded down.
@@ -111,8 +112,8 @@ impl Lease {
     }
 }
 
-/// Returns the current time for leases, in seconds since the epoch. Changes of the wall clock while this process runs
-/// have no effect.
+/// Returns the current time for leases, in seconds since the epoch. The time does not jump if the wall clock is changed
+/// while this process runs.
 pub fn now_seconds() -> u64 {
     executor_sys::clock::steady().0 / 1_000_000_000
 }
@@ -136,7 +137,7 @@ pub enum ErrorKind {
 #[error("{why}")]
 pub struct FetchError {
     pub kind: ErrorKind,
-    /// Reason on one line.
+    /// Reason of the error, on one line.
     pub why: String,
 }
 
@@ -188,7 +189,7 @@ pub struct Providers {
 pub struct ProviderStatus {
     pub name: String,
     pub kind: &'static str,
-    /// Poll interval.
+    /// Interval between fetches of a reference, to detect changes.
     pub poll: Duration,
     /// Error message of the last fetch; empty if it succeeded.
     pub problem: String,
@@ -293,7 +294,7 @@ impl Providers {
 }
 
 impl Provider {
-    /// Fetches secrets that one response contains. The outer error applies to all of them.
+    /// Fetches secrets that one response contains. The outer error applies to all secrets.
     async fn fetch(&self, wanted: &[FetchRequest]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let limit = self.config.timeout();
         let fetched = tokio::time::timeout(limit, async {

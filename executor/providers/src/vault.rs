@@ -3,9 +3,9 @@
 //! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`. Any other path is read
 //! unchanged: it belongs to version 1 of KV, or to an engine that creates credentials, whose lease is renewed. The
 //! provider logs in on first use, renews its token, and logs in again when the token has expired or is refused. With
-//! `auth = "jwt"` each workload has its own login and its own session. The session is revoked after the workload.
-//! Redirects are not followed, so that a token is never sent to another host. If the server refuses a request, the
-//! error contains only the status, because the server's message might repeat parts of the request.
+//! `auth = "jwt"` each workload has its own login and its own session. The session is revoked when the workload has
+//! ended. Redirects are not followed, so that a token is never sent to another host. If the server refuses a request,
+//! the error contains only the status, because the server's message might repeat parts of the request.
 
 mod answer;
 mod session;
@@ -29,13 +29,13 @@ use answer::{Document, document};
 use session::{Caller, SessionSlot};
 use workloads::Workloads;
 
-/// Path of the token's own metadata.
+/// API path of the metadata of the token with which a request is sent.
 const LOOKUP: &str = "/v1/auth/token/lookup-self";
-/// Header that contains the token.
+/// Name of the header that contains the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
-/// Header that a Vault agent in between requires. The header prevents web pages in a browser from sending such
-/// requests.
+/// Header that is required by a Vault agent which forwards requests to the server. The header prevents web pages in a
+/// browser from sending such requests.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
 
 /// Connection settings of a server, and its login.
@@ -195,7 +195,7 @@ impl Vault {
         }
     }
 
-    /// Sends one request.
+    /// Sends one request, with the token if one is given, and parses the response.
     async fn send(
         &self,
         client: &Client,

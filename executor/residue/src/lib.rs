@@ -90,7 +90,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Searches bytes in memory.
+    /// Searches bytes, and reports hits at `place`.
     fn bytes(&mut self, bytes: &[u8], place: &Place) {
         let report = &mut self.report;
         self.needles.find(bytes, |label, offset| report.hit(label, offset as u64, place.clone()));

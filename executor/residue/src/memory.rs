@@ -1,5 +1,5 @@
-//! Searches all readable memory mappings of a process. Skips pages of the process's own program that the process has not
-//! modified: they contain what the program's file contains, which is tens of megabytes for each process.
+//! Searches all readable memory mappings of a process. Skips unmodified pages of the process's program, because their
+//! content is the content of the program's file. These pages are tens of megabytes for each process.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -65,7 +65,7 @@ impl Search<'_> {
 /// The program that a process executes.
 struct Program {
     inode: u64,
-    /// Name in /proc/PID/maps.
+    /// Path of the program as in /proc/PID/maps.
     name: String,
     pagemap: File,
 }

@@ -72,9 +72,9 @@ impl fmt::Display for Place {
 pub struct Hit {
     pub label: String,
     pub place: Place,
-    /// Number of windows of the secret that were found there, in any encoding.
+    /// Number of windows of the secret that were found at the place, in any encoding.
     pub windows: u64,
-    /// Address or offset of the first hit.
+    /// Address or offset of the first window that was found.
     pub at: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct Unsearched {
 /// Hits and extent of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// One hit for each name and place.
+    /// Hits: at most one for each combination of a secret's name and a place.
     pub hits: Vec<Hit>,
     /// Number of further hits that are not listed.
     pub further: u64,

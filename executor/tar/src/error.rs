@@ -14,7 +14,7 @@ pub enum TarError {
     Limit {
         /// Path of the entry; empty if it concerns the whole archive.
         entry: String,
-        /// Limited quantity.
+        /// Description of the quantity that exceeds the limit.
         what: &'static str,
         /// Actual amount, or a lower bound of it.
         found: u64,
@@ -30,7 +30,7 @@ pub enum TarError {
     /// The entry is not allowed.
     #[error("`{entry}` {why}")]
     Entry { entry: String, why: String },
-    /// The source failed.
+    /// The bytes of the archive could not be read.
     #[error("cannot read the archive: {0}")]
     Read(io::Error),
 }
@@ -56,8 +56,8 @@ impl TarError {
     }
 }
 
-/// Converts the error for callers that return I/O errors, such as [`crate::Content`]. An error of the source is returned
-/// unchanged, and every other error has the kind [`io::ErrorKind::InvalidData`].
+/// Converts the error for callers that return I/O errors, such as [`crate::Content`]. Returns an error of the source
+/// unchanged, and any other error with the kind [`io::ErrorKind::InvalidData`].
 impl From<TarError> for io::Error {
     fn from(error: TarError) -> Self {
         match error {

@@ -6,7 +6,7 @@ pub const RATIO_MAX: u64 = 100;
 /// Bytes of an uncompressed archive that are exempt from the ratio, so that small archives may compress well.
 pub const FREE: u64 = 256 << 20;
 
-/// Limits on one archive.
+/// Limits on the bytes, entries, names and attributes of one archive.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of bytes of the uncompressed archive.

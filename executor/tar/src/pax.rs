@@ -22,9 +22,9 @@ pub(crate) struct Sparse {
     pub(crate) name: Option<Vec<u8>>,
     /// Size in bytes, holes included.
     pub(crate) size: Option<u64>,
-    /// Alternating offsets and lengths.
+    /// Offsets and lengths of the data regions, alternating.
     pub(crate) map: Vec<u64>,
-    /// True if the map is at the beginning of the content.
+    /// True if the list of data regions is at the beginning of the file's content.
     pub(crate) in_content: bool,
 }
 

@@ -24,7 +24,7 @@ pub struct Reader<R> {
     /// Unread bytes of the current entry's content and padding.
     left: u64,
     padding: u64,
-    /// Remaining pieces of the current entry; the next piece is last.
+    /// Remaining data regions of the current entry, in reverse order.
     pieces: Vec<Piece>,
     sparse: bool,
     ended: bool,
@@ -65,7 +65,7 @@ impl<R: Read> Reader<R> {
         self.position
     }
 
-    /// Returns the number of bytes that the remaining files may have.
+    /// Returns the number of bytes that the remaining files of the archive may have in total.
     pub fn file_bytes_left(&self) -> u64 {
         self.limits.file_bytes.saturating_sub(self.file_bytes)
     }
@@ -223,7 +223,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the next part of the current entry's content into `buffer`. Returns its offset in the file and its length.
-    /// The ranges between pieces are holes.
+    /// The ranges between the returned parts are holes. Returns `None` after the last part.
     ///
     /// # Errors
     /// Returns an error if the content is truncated or the source fails.

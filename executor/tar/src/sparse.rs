@@ -7,17 +7,17 @@ use crate::{Limits, TarError};
 /// A data region of a sparse file, which the archive contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Offset in the file.
+    /// Offset in the file, in bytes.
     pub(crate) at: u64,
     /// Length in bytes.
     pub(crate) length: u64,
 }
 
-/// Bytes of a piece in GNU's list: two numbers of twelve bytes.
+/// Size of a data region's description in GNU's list, in bytes: two numbers of twelve bytes.
 const GNU_PIECE: usize = 24;
-/// Fault of pax's maps.
+/// Error text for an invalid list of data regions in pax records or content.
 pub(crate) const INVALID_MAP: &str = "an invalid map of a sparse file";
-/// Maximum length of a line of a map in the content, in bytes.
+/// Maximum length of a line in a list of data regions that is stored in the content, in bytes.
 const LINE_MAX: usize = 21;
 
 /// Checks that the pieces are in order, do not overlap, end within the file, and together have the stored length.

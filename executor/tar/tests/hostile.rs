@@ -28,7 +28,7 @@ fn header(kind: u8, path: &str, link: &str, size: u64, change: impl FnOnce(&mut 
     header.as_bytes().to_vec()
 }
 
-/// A regular file with its padding.
+/// Returns a regular file with its padding.
 fn file(path: &str, content: &[u8]) -> Vec<u8> {
     let mut bytes = header(b'0', path, "", content.len() as u64, |_| {});
     bytes.extend_from_slice(content);
@@ -36,7 +36,7 @@ fn file(path: &str, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An extension header with its content, declaring a size.
+/// Returns an extension header with its content. The size field of the header has the value `size`.
 fn extension(kind: u8, content: &[u8], size: u64) -> Vec<u8> {
     let mut bytes = header(kind, "././@LongLink", "", size, |_| {});
     bytes.extend_from_slice(content);
@@ -149,8 +149,8 @@ fn hostile_archive_is_refused() {
     assert_eq!(outcome(&whole).unwrap().len(), 1, "the control");
 }
 
-/// Each entry is returned with its kind, and with its path and link as written. `components` refuses paths that lead
-/// out.
+/// Each entry is returned with its kind, and with its path and link as written. `components` refuses paths that escape
+/// the root.
 #[test]
 fn entry_is_returned_as_written() {
     let table: [(&str, Vec<u8>, Kind, &str, bool); 12] = [

@@ -45,7 +45,7 @@ impl Job {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     pub denied: Vec<AddressRange>,
-    /// Exceptions from `denied`.
+    /// Exceptions from [`Rules::denied`].
     pub allowed: Vec<AddressRange>,
     pub redirects_max: u32,
     /// Maximum time without a received byte.
@@ -120,7 +120,7 @@ pub struct Send {
 #[serde(rename_all = "kebab-case")]
 pub enum Report {
     Fetched {
-        /// Validators of the copy.
+        /// Validators of the downloaded copy.
         validators: Validators,
     },
     /// The URL was parsed.
@@ -137,7 +137,7 @@ pub enum Report {
     },
     Unpacked,
     Sent {
-        /// Number of bytes in the body.
+        /// Number of bytes in the body that was sent.
         bytes: u64,
     },
     Failed(Failure),
@@ -153,9 +153,9 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
-    /// A retry would fail, too.
+    /// The failure is permanent: a retry would fail, too.
     Final,
-    /// A retry may succeed.
+    /// The failure may be temporary: a retry may succeed.
     Transient,
     /// The process in the container exited early. That process reports the reason.
     Pipe,

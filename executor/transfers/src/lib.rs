@@ -3,7 +3,7 @@
 //! ```text
 //!  executord ── job, descriptors ──> worker ── fetch ──> server, into a file
 //!            <──── report ──────────┘        ── look ──> verify the file's checksum, and whether it may be unpacked
-//!                                            ── unpack ─> the file as a tar archive, into the pipe of the process in the container
+//!                                            ── unpack ─> the file as tar, into the pipe of a container's process
 //!                                            ── send ──> output of such a pipe, to a server
 //! ```
 //! A worker does one job and exits. So URLs, TLS buffers and the effects of an archive bomb exist only during one job.

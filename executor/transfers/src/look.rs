@@ -94,7 +94,7 @@ fn form(file: &File) -> io::Result<FileFormat> {
     Ok(if is_tar(&head) { FileFormat::Tar } else { FileFormat::File })
 }
 
-/// A reader that returns an error after a number of bytes.
+/// A reader that returns an error if its source has more than a number of bytes.
 pub(crate) struct Bounded<R> {
     pub(crate) inner: R,
     pub(crate) left: u64,

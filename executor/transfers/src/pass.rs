@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
-/// Sender for the pieces of a body. Sending blocks while the connection is slower.
+/// Sender for the pieces of a body. A send blocks while the connection accepts no further pieces.
 pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
 
 /// The pipe from a container, as the source of an archive. If there is a request body, it gets every byte that is read.

@@ -23,7 +23,7 @@ const STAT_MAX: usize = 16 << 10;
 const PIECE: usize = 64 << 10;
 /// Maximum number of pieces that are queued for the connection.
 const WAITING: usize = 4;
-/// Mask of the file type in `st_mode`, and the two types that can be sent.
+/// Mask of the file type in `st_mode`.
 const TYPE_MASK: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;

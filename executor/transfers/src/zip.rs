@@ -17,7 +17,7 @@ use crate::remote::plain;
 const ENTRIES_MAX: usize = 1_000_000;
 /// Maximum length of a symbolic link's target, in bytes.
 const LINK_MAX: u64 = 4095;
-/// Mask of the file type in Unix permissions, and the type of a symbolic link.
+/// Mask of the file type in Unix permissions.
 const TYPE_MASK: u32 = 0o170_000;
 const SYMLINK: u32 = 0o120_000;
 const DIRECTORY: u32 = 0o040_000;

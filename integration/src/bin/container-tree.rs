@@ -35,7 +35,7 @@ fn main() -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(&out)?)
 }
 
-/// Mount points below the root, without nested mount points.
+/// Returns the mount points below the root, without nested mount points.
 fn mounts(table: &[u8]) -> BTreeSet<PathBuf> {
     let points: BTreeSet<PathBuf> = mountinfo::parse(table).into_iter().map(|mount| mount.point).collect();
     let below = |path: &&PathBuf| {

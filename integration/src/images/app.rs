@@ -1,4 +1,4 @@
-//! Image of a small program.
+//! Builds an image with a small program.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -68,8 +68,8 @@ pub fn furnish(root: &Path) {
     }
 }
 
-/// Changes the tree that [`furnish`] created: removes a directory and a file, replaces one directory with a link and another directory with a
-/// file, recreates a directory, and removes access for other users from a directory.
+/// Changes the tree that [`furnish`] created: removes a directory and a file, replaces one directory with a link and
+/// another with a file, recreates a directory, and removes access for other users from a directory.
 pub fn change(root: &Path) {
     fs::remove_dir_all(root.join("gone")).unwrap();
     fs::remove_file(root.join("third")).unwrap();
@@ -83,8 +83,8 @@ pub fn change(root: &Path) {
     fs::write(root.join("opaque/new"), "x").unwrap();
 }
 
-/// Changes the tree once more: a file becomes a directory, a removed name becomes a file, a file becomes a link to
-/// another.
+/// Changes the tree after [`change`]: a file becomes a directory, a file is created at a removed name, the content of a
+/// file changes, and another file becomes a hard link to it.
 pub fn change_again(root: &Path) {
     fs::remove_file(root.join("becomes-file")).unwrap();
     fs::create_dir(root.join("becomes-file")).unwrap();

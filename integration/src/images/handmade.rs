@@ -135,7 +135,7 @@ impl HandmadeLayout {
         self.dir.path().to_owned()
     }
 
-    /// Reference of the layout's image for a request.
+    /// Returns the reference of the layout's image for a request.
     pub fn reference(&self) -> String {
         format!("oci:{}", self.dir.path().display())
     }
@@ -151,7 +151,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// Architecture of this machine as named in images.
+/// Returns the architecture of this machine as named in images.
 pub fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

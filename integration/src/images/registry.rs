@@ -1,4 +1,4 @@
-//! Debian's docker-registry.
+//! Runs Debian's docker-registry on loopback.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -28,7 +28,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts the registry. If `closed`, only [`USER`] has access.
+    /// Starts the registry. If `closed` is true, only [`USER`] has access.
     pub fn start(closed: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
@@ -107,12 +107,12 @@ impl Registry {
         tool("skopeo", &["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", &from, &to]);
     }
 
-    /// Credentials for skopeo, if this registry requires them.
+    /// Returns the credentials for skopeo, if this registry requires them.
     pub(super) fn credentials(&self) -> Option<String> {
         self.closed.then(|| format!("{USER}:{PASSWORD}"))
     }
 
-    /// A credentials file as `docker login` writes it.
+    /// Writes a credentials file as `docker login` does, and returns its path.
     pub fn auth_file(&self) -> PathBuf {
         let path = self.dir.path().join("config.json");
         fs::write(&path, auth_file(self)).expect("write");

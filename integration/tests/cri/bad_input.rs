@@ -1,5 +1,5 @@
-//! Tests rules C6 to C8, C24, C35 and C39 with slow clients, cancelled calls, oversized requests, stalled registries and
-//! swapped paths.
+//! Tests rules C6 to C8, C24, C35 and C39 with slow clients, cancelled calls, oversized requests, stalled registries
+//! and swapped paths.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::time::Duration;

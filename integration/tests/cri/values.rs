@@ -27,7 +27,7 @@ fn search(node: &KubernetesNode, needles: &Needles, pids: &[u32]) -> Report {
     search.report()
 }
 
-/// Returns the pid of the process at a place.
+/// Returns the pid of the process in which a search found a value; `None` if the place belongs to no process.
 fn pid(place: &Place) -> Option<u32> {
     match place {
         Place::Memory { pid, .. }

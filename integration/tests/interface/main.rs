@@ -1,4 +1,4 @@
-//! The interface: gRPC, TLS, clients, agent-cli, archives, the systemd units.
+//! Tests the interface: gRPC, TLS, clients, agent-cli, archives, the systemd units.
 
 #![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 

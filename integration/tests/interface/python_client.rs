@@ -11,7 +11,7 @@ use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, socket};
 use serde_json::Value;
 
-/// The interpreter that `cargo xtask test` prepared.
+/// Returns the interpreter that `cargo xtask test` prepared.
 fn interpreter() -> PathBuf {
     let named = std::env::var_os("EXECUTOR_PYTHON");
     named.expect("EXECUTOR_PYTHON names no Python with grpcio: run `cargo xtask test`, which makes one").into()

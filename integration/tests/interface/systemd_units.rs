@@ -18,7 +18,7 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(source(name)).unwrap()
 }
 
-/// Values of a unit's setting, in order.
+/// Returns the values of a unit's setting, in order.
 fn settings(unit: &str, name: &str) -> Vec<String> {
     let unit = text(unit);
     let values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));

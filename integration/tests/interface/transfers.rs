@@ -284,7 +284,7 @@ fn workers_run_with_limits() {
     assert!(nice >= 10, "{stat}");
 }
 
-/// Cgroups of the containers' workers.
+/// Returns the cgroups of the containers' workers.
 fn worker_cgroups(daemon: &Daemon) -> Vec<PathBuf> {
     let mut all = footprint::all_cgroups(&daemon.setup().run_dir());
     all.retain(|dir| dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".workers-")));

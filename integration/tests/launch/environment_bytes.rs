@@ -13,7 +13,7 @@ use integration::streams::{executed, script};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-/// Latin-1, invalid in UTF-8.
+/// Value of a public variable in Latin-1, which is not valid UTF-8.
 const PUBLIC: &[u8] = b"caf\xe9 public";
 const SECRET: &[u8] = b"canary-caf\xe9-hunter2\xff";
 
@@ -21,7 +21,7 @@ fn variable(name: &str, value: &[u8]) -> EnvironmentVariable {
     EnvironmentVariable { name: name.into(), value_bytes: value.into(), ..EnvironmentVariable::default() }
 }
 
-/// Adds a variable of each kind.
+/// Adds a variable for all processes, a public variable and a secret variable to the request.
 fn with_variables(request: RunRequest) -> RunRequest {
     let request = RunRequest { environment: vec![variable("SHARED", PUBLIC)], ..request };
     request.action(|run| {

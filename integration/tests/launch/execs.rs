@@ -13,10 +13,11 @@ use integration::streams::{Executed, executed, script};
 use integration::{cli, footprint, host, wait};
 use tonic::Code;
 
-/// Starts a daemon in another session that ignores signals, and a child, then waits.
+/// Script that ignores SIGHUP and SIGTERM, starts a process in another session and a child in its own session, and then
+/// waits.
 const TREE: &str = "trap '' HUP TERM; setsid sh -c 'while :; do sleep 1000; done' & sleep 1000 & sleep 1000";
 
-/// A container with an init, which reaps orphans, and a process of its own.
+/// Builds a request for a container with an init, which reaps orphans, and with a program that has one child.
 fn container(id: &str) -> RunRequest {
     RunRequest { init: true, ..sh("sleep 100000 & echo up; wait").id(id) }
 }

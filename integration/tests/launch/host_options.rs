@@ -43,7 +43,8 @@ fn step(id: &str, script: &str) -> RunRequest {
     RunRequest { action: Some(action), ..RunRequest::default() }.id(id).memory(64 << 20)
 }
 
-/// True if the launcher can lower scores and raise hard limits. The launcher inherits this capability from the test.
+/// Returns true if the launcher can lower scores and raise hard limits. The launcher inherits this capability from the
+/// test.
 fn has_sys_resource() -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

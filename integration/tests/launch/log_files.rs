@@ -63,7 +63,8 @@ fn reopen(api: &Api, id: &str) -> Result<Container, Status> {
     api.block_on(api.rpc().reopen_log(request)).map(|answer| answer.into_inner().container.unwrap())
 }
 
-/// Line of a file, checked: a time with nine digits, the stream, the tag, and the text.
+/// Checks the format of a line of a log file: a time with nine digits, the stream, the tag, and the text. Returns the
+/// last three.
 fn parsed(line: &str) -> (&str, &str, &str) {
     let mut fields = line.splitn(4, ' ');
     let mut field = || fields.next().unwrap_or_else(|| panic!("{line:?}"));

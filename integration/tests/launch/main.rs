@@ -1,4 +1,4 @@
-//! Creation, isolation and limits of containers.
+//! Tests the creation, the isolation and the limits of containers.
 
 #![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 

@@ -55,7 +55,7 @@ fn kill_by_memory(pid: i32, mut act: impl FnMut()) {
     assert!(full.kills() > 0, "the OOM killer, and nothing else");
 }
 
-/// A sleeping container with a secret file.
+/// Builds a request for a sleeping container with a secret file.
 fn with_secret(id: &str) -> RunRequest {
     sleeper(id).file("a", b"one-secret")
 }

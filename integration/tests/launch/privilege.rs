@@ -159,7 +159,7 @@ fn released_launcher_is_static() {
 /// Type of the program header that names a dynamic linker.
 const PT_INTERP: u32 = 3;
 
-/// Types of the program headers of a 64-bit little-endian ELF file.
+/// Returns the types of the program headers of a 64-bit little-endian ELF file.
 fn segments(program: &Path) -> Vec<u32> {
     let elf = std::fs::read(program).unwrap();
     let number = |at: usize, length: usize| {
@@ -169,7 +169,7 @@ fn segments(program: &Path) -> Vec<u32> {
     (0..count).map(|index| number(table + index * size, 4) as u32).collect()
 }
 
-/// Regular files below a directory that contain a part of the given bytes.
+/// Returns the regular files below a directory that contain a part of the given bytes.
 fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let mut needles = Needles::new().unwrap();
     needles.add("it", bytes);

@@ -14,7 +14,7 @@ use tonic_types::StatusExt as _;
 /// Prints all its inputs, one per line.
 const SHOW: &str = "printf '%s\\n' \"$PW\" \"$EMPTY\" \"$@\"";
 
-/// Violations of a request: fields and descriptions.
+/// Returns the violations of a request: fields and descriptions.
 fn violations(daemon: &Daemon, request: RunRequest) -> Vec<(String, String)> {
     let status = daemon.api.run(request).unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");

@@ -25,7 +25,7 @@ fn with_hosts_ids(request: RunRequest) -> RunRequest {
     RunRequest { user_namespace: UserNamespace::Host.into(), ..request }
 }
 
-/// Real, effective, saved and file system ids, as seen by the host.
+/// Returns the real, effective, saved and file system ids, as seen by the host.
 fn host_ids(container: &Container, name: &str) -> Vec<u32> {
     let line = status(pid(container), name).unwrap();
     line.split_whitespace().map(|id| id.parse().unwrap()).collect()

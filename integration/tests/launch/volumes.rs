@@ -41,7 +41,7 @@ impl Lent {
         self.home.path().join(name)
     }
 
-    /// Configuration tables that offer the directories.
+    /// Returns the configuration tables that offer the directories.
     fn tables(&self) -> String {
         let (shared, deps) = (self.path("shared"), self.path("deps"));
         format!(
@@ -101,7 +101,7 @@ fn refused(daemon: &Daemon, request: RunRequest) -> (Code, Vec<(String, String)>
     (status.code(), violations.into_iter().map(|one| (one.field, one.description)).collect())
 }
 
-/// Sorted names in a host directory.
+/// Returns the sorted names in a host directory.
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -56,7 +56,7 @@ fn printed(daemon: &Daemon, request: RunRequest) -> String {
     daemon.api.output(&container.id).text()
 }
 
-/// Output of a script that is executed in a running container.
+/// Returns the output of a script that is executed in a running container.
 fn exec(daemon: &Daemon, id: &str, text: &str) -> String {
     let done = executed(&daemon.api, script(id, text)).unwrap();
     format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
@@ -98,8 +98,8 @@ fn set_user_id_programs_gain_privileges() {
     assert!(refused[0].0 == "allow_new_privileges" && refused[0].1.contains("(allow_new_privileges)"), "{refused:?}");
 }
 
-/// Executed processes, the executor's init and its program have the same sets. The capability that installs the filter
-/// is in none of them.
+/// Executed processes, the executor's init and its program have the same capability sets. The capability that installs
+/// the filter is in none of them.
 #[test]
 fn executed_processes_may_gain_privileges() {
     let (daemon, rootfs) = (Setup::default().config(OPEN).start(), with_set_user_id());

@@ -185,7 +185,7 @@ fn raw(request: RunRequest) -> RunRequest {
     RunRequest { capabilities: Some(Capabilities { add, ..Capabilities::default() }), egress: true, ..request }
 }
 
-/// Port mapping of the server's TCP port.
+/// Returns the port mapping of the server's TCP port.
 fn tcp(host_ip: &str, host_port: u16) -> PortMapping {
     published(host_ip, host_port, Protocol::Tcp)
 }
@@ -199,7 +199,7 @@ fn published(host_ip: &str, host_port: u16, protocol: Protocol) -> PortMapping {
     }
 }
 
-/// The container's IPv4 and IPv6 address.
+/// Returns the container's IPv4 and IPv6 address.
 fn addresses(container: &Container) -> (String, String) {
     let status = container.network_status.clone().unwrap();
     let ips: Vec<&str> = status.addresses.iter().map(|address| address.split('/').next().unwrap()).collect();

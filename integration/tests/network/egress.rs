@@ -176,7 +176,7 @@ fn set(daemon: &Daemon, id: &str, egress: bool, egress_rules: &[EgressRule]) -> 
     answer.map(|answer| answer.into_inner().container.unwrap())
 }
 
-/// A waiting container that contains the host's programs and may send pings without privileges.
+/// Builds a request for a waiting container that contains the host's programs and may send pings without privileges.
 fn waiting(id: &str) -> RunRequest {
     let request = on_cni(sh("exec sleep 100000").id(id));
     RunRequest { sysctls: [("net.ipv4.ping_group_range".to_owned(), "0 65535".to_owned())].into(), ..request }

@@ -33,8 +33,8 @@ fn machine(dir: &Path) {
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
 }
 
-/// Image of busybox as on docker.io: with all applets and some users, and without mount points for the kernel's file
-/// systems.
+/// Returns the image of busybox as on docker.io: with all applets and some users, and without mount points for the
+/// kernel's file systems.
 fn busybox() -> Image {
     let image = Image::new();
     let root = image.root();

@@ -1,4 +1,4 @@
-//! Counters of a container's own network.
+//! Tests the traffic counters of a container's own network.
 
 use executor_proto::v1::check::Kind;
 use executor_proto::v1::{Check, Checks, NetworkUsage, RunRequest, StatsRequest, TcpCheck};

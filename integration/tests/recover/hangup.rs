@@ -17,7 +17,7 @@ use integration::{cli, host, wait};
 
 const SIGHUP: i32 = 1;
 
-/// Arguments of a process's command line.
+/// Returns the arguments of a process's command line.
 fn words(pid: i32) -> Vec<String> {
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split('\0').map(str::to_owned).collect()

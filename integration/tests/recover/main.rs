@@ -1,4 +1,4 @@
-//! Recovery: killed processes, restarts of the daemons, cleanup.
+//! Tests recovery: killed processes, restarts of the daemons, cleanup.
 
 #![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 

@@ -19,7 +19,7 @@ const FILES: usize = 20_000;
 /// Number of containers. At least one should be caught during its removal.
 const TRIES: usize = 10;
 
-/// A container with many files, whose removal takes a while.
+/// Builds a request for a container with so many files that its removal takes a while.
 fn full(id: &str, rootfs: &Rootfs) -> RunRequest {
     let script = format!(
         "trap 'go=1' USR1; echo up; while [ ! $go ]; do sleep 0.01; done; mkdir /srv/d; i=0; \

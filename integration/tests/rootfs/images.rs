@@ -135,7 +135,7 @@ fn credential_helpers_open_the_registry() {
     assert!(!daemon.setup().logged().contains(PASSWORD));
 }
 
-/// Files below a directory that contain `text`.
+/// Returns the files below a directory that contain `text`.
 fn files_containing(dir: &Path, text: &str) -> Vec<String> {
     let done = Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
     String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Images, registries and layers.
+//! Tests images, registries and layers.
 
 #![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 

@@ -10,7 +10,7 @@ use integration::cli::run;
 use integration::daemon::Daemon;
 use integration::images::{Endpoint as _, Image, Registry};
 
-/// Bytes and inodes of a directory, as du counts them.
+/// Returns the bytes of a directory, as du counts them, and adds its inodes to `inodes`.
 fn counted(dir: &Path, inodes: &mut HashSet<u64>) -> u64 {
     let meta = fs::symlink_metadata(dir).unwrap();
     let own = if inodes.insert(meta.ino()) { meta.blocks() * 512 } else { 0 };

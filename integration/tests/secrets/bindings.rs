@@ -28,7 +28,7 @@ impl Vcap {
         Self { _dir: dir, path }
     }
 
-    /// Value of the option `--vcap-services`.
+    /// Returns the value of the option `--vcap-services`.
     fn source(&self) -> String {
         format!("@{}", self.path.display())
     }

@@ -23,7 +23,7 @@ use tonic_health::pb::health_client::HealthClient;
 const FILE: &str = "/etc/executor-test/pw";
 const SINGLE: &str = "/etc/executor-single";
 
-/// A container with a secret of each kind and a runtime token. It runs until it is stopped.
+/// Builds a request for a container with a secret of each kind and a runtime token. It runs until it is stopped.
 fn secret(id: &str, script: &str) -> RunRequest {
     let request = program("/bin/sh", &["-c", script, "sh", ""]).id(id).runtime_token(TOKEN);
     let request = request.file(FILE, format!("file-of-{id}\n").as_bytes()).file(SINGLE, b"\x00single");

@@ -15,12 +15,12 @@ use integration::api::pid;
 use integration::daemon::Daemon;
 use integration::identity::{self, Ca, DIR, openssl, with_identity};
 
-/// Host path of a container's file.
+/// Returns the host path of a container's file.
 fn file(container: &Container, name: &str) -> PathBuf {
     identity::file(pid(container), name)
 }
 
-/// Pids of the signer processes.
+/// Returns the pids of the signer processes.
 fn signers(daemon: &Daemon) -> Vec<i32> {
     daemon.launcher().into_iter().flat_map(identity::signers).collect()
 }

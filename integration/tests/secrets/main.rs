@@ -1,4 +1,4 @@
-//! Secrets: their sources, their replacement, and their removal without residue.
+//! Tests secrets: their sources, their replacement, and their removal without residue.
 
 #![allow(clippy::unwrap_used)] // a test that cannot continue fails; the lint does not count its helpers as tests
 

@@ -28,12 +28,12 @@ fn reference(provider: &str, path: &str, key: &str) -> SecretReference {
     SecretReference { provider: provider.into(), path: path.into(), key: key.into(), version: String::new() }
 }
 
-/// A file whose content is a reference.
+/// Returns a file whose content is a reference.
 fn from(target: &str, provider: &str, path: &str, key: &str) -> File {
     File { path: target.into(), from: Some(reference(provider, path, key)), ..File::default() }
 }
 
-/// Content of a container's file below [`ROOT`].
+/// Returns the content of a container's file below [`ROOT`].
 fn content(container: &Container, path: &str) -> String {
     fs::read_to_string(format!("/proc/{}/root{ROOT}/{path}", pid(container))).unwrap()
 }
@@ -42,7 +42,7 @@ fn wait_for_content(container: &Container, path: &str, expected: &str) {
     wait::until(&format!("{path} is {expected}"), || (content(container, path) == expected).then_some(()));
 }
 
-/// Events of a container up to the first event of kind `last`: each kind, with the generation of the files.
+/// Returns the events of a container up to the first event of kind `last`: each kind, with the generation of the files.
 fn events_until(daemon: &Daemon, id: &str, last: Kind) -> Vec<(Kind, u64)> {
     let request = WatchEventsRequest { container_id: id.into(), ..WatchEventsRequest::default() };
     let responses = daemon

@@ -56,7 +56,7 @@ impl Running {
         is_found(&self.batch.search_process(self.keepers[1].pid()), &["new file", "variable", "argument"]);
     }
 
-    /// Checks that secrets written by the process itself are found behind the kept descriptors.
+    /// Checks that secrets written by the process itself are found in the files that other processes keep open.
     fn has_written(&self) {
         is_found(&self.batch.search_process(self.keepers[0].pid()), &["written"]);
     }
@@ -262,8 +262,8 @@ fn after_all_were_killed() {
     });
 }
 
-/// As a control, the search finds every kind of secret behind the kept descriptors and in the daemon's memory, with an
-/// allocator that overwrites nothing and a wipe that does nothing.
+/// As a control, the search finds every kind of secret in the files that other processes keep open and in the daemon's
+/// memory, with an allocator that overwrites nothing and a wipe that does nothing.
 #[test]
 fn without_the_wipe_residue_is_found() {
     let daemon = Setup::default().control().start();

@@ -20,17 +20,17 @@ const ROOT: &str = "/etc/cf-service-bindings";
 /// Directory of the generations of the first mount point. In all these containers, the first mount point is `ROOT`.
 const GENERATIONS: &str = "/dev/executor-files/0";
 
-/// Path of a container's file as host root can access it.
+/// Returns the path of a container's file as host root can access it.
 fn inside(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", pid(container)))
 }
 
-/// Content of a container's file.
+/// Returns the content of a container's file.
 fn content(container: &Container, path: &str) -> Option<String> {
     fs::read_to_string(inside(container, path)).ok()
 }
 
-/// Sorted names in a directory of a container.
+/// Returns the sorted names in a directory of a container.
 fn names(container: &Container, path: &str) -> Vec<String> {
     let entries = fs::read_dir(inside(container, path)).unwrap();
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

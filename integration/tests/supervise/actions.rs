@@ -74,7 +74,7 @@ fn states(container: &Container) -> Vec<step::State> {
     container.steps.iter().map(Step::state).collect()
 }
 
-/// Returns the lines of a log as source, stream and text.
+/// Returns the lines of a container's log, each with its log source, stream and text.
 fn lines(daemon: &Daemon, id: &str) -> Vec<String> {
     let request = StreamLogsRequest { id: id.into(), ..StreamLogsRequest::default() };
     let entries = daemon.api.logs(request).unwrap().rest();

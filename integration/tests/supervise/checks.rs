@@ -24,7 +24,7 @@ fn millis(millis: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds: millis / 1000, nanos: (millis % 1000) as i32 * 1_000_000 })
 }
 
-/// A check with an interval of half a second.
+/// Returns a check with an interval of half a second.
 fn check(kind: Kind) -> Check {
     Check { kind: Some(kind), interval: millis(500), ..Check::default() }
 }
@@ -70,12 +70,12 @@ fn until(daemon: &Daemon, id: &str, what: &str, fits: impl Fn(&Container) -> boo
     })
 }
 
-/// True if the first check has failed this number of times in a row.
+/// Returns true if the first check has failed this number of times in a row.
 fn has_failed(container: &Container, times: u32) -> bool {
     container.check_statuses.first().is_some_and(|status| status.failures >= times)
 }
 
-/// Health events of a container until it exits.
+/// Returns the health events of a container until it exits.
 fn health_events(events: &mut Incoming<WatchEventsResponse>, id: &str) -> Vec<event::Kind> {
     let of =
         |news: &WatchEventsResponse| -> Option<Event> { news.event.clone().filter(|event| event.container_id == id) };
@@ -209,7 +209,7 @@ fn headers_are_sent_and_statuses_count() {
     }
 }
 
-/// Lines of the executor in a container's log.
+/// Returns the lines of the executor in a container's log.
 fn executor_words(daemon: &Daemon, id: &str) -> String {
     String::from_utf8(daemon.api.output(id).executor).unwrap()
 }
@@ -418,7 +418,7 @@ fn end_by_checks_survives_kills() {
     assert!(executor_words(&daemon, "stubborn").contains("Instance never healthy after 1.1s"));
 }
 
-/// CPU time of a process, in seconds.
+/// Returns the CPU time of a process, in seconds.
 fn processor_time(pid: i32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();

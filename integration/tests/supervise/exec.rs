@@ -1,4 +1,4 @@
-//! Processes executed in running containers.
+//! Tests processes that clients execute in running containers.
 
 mod archive;
 mod attach;

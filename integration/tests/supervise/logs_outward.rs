@@ -25,7 +25,7 @@ fn directory(setup: &Setup) -> PathBuf {
     path
 }
 
-/// Configuration with metrics and this syslog receiver.
+/// Returns the configuration with metrics and this syslog receiver.
 fn configuration(setup: &Setup, address: &str, more: &str) -> String {
     format!(
         "{}[logs]\ntargets = ['file', 'syslog']\nlabels = ['app']\n[logs.syslog]\naddress = '{address}'\n{more}\n",
@@ -33,7 +33,7 @@ fn configuration(setup: &Setup, address: &str, more: &str) -> String {
     )
 }
 
-/// Value of a metric for a log target.
+/// Returns the value of a metric for a log target.
 fn metric(daemon: &Daemon, name: &str, target: &str) -> u64 {
     metrics::value(daemon, &format!("{name}{{target=\"{target}\"}}")) as u64
 }
@@ -64,7 +64,7 @@ impl Message {
         Self { head: head.to_owned(), text: text.trim_start_matches('\u{feff}').to_owned() }
     }
 
-    /// Value of a parameter of the structured data.
+    /// Returns the value of a parameter of the structured data.
     fn parameter(&self, name: &str) -> Option<u64> {
         let (_, after) = self.head.split_once(&format!(" {name}=\""))?;
         after.split('"').next()?.parse().ok()

@@ -69,7 +69,7 @@ fn value(text: &str, series: &str) -> Option<f64> {
     rest.split(' ').next()?.parse().ok()
 }
 
-/// Python with the packages that `cargo xtask test` installs.
+/// Builds a command that runs Python with the packages that `cargo xtask test` installs.
 fn python(arguments: &[&str]) -> Command {
     let named = std::env::var_os("EXECUTOR_PYTHON").expect("EXECUTOR_PYTHON is not set: run `cargo xtask test`");
     let mut command = Command::new(named);

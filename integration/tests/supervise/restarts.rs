@@ -49,7 +49,7 @@ fn until(daemon: &Daemon, id: &str, what: &str, fits: impl Fn(&Container) -> boo
     })
 }
 
-/// Events of a completed container.
+/// Returns the events of a completed container.
 fn events(daemon: &Daemon, id: &str) -> Vec<Event> {
     let request = WatchEventsRequest { container_id: id.into(), ..Default::default() };
     let is_last = |event: &Option<Event>| event.as_ref().is_some_and(|event| event.kind() == Kind::Completed);

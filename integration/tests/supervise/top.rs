@@ -19,7 +19,7 @@ impl Top {
         Self(Terminal::start(socket, &["top"], (rows, columns)))
     }
 
-    /// Lines of the last complete drawing, without control sequences.
+    /// Returns the lines of the last complete drawing, without control sequences.
     fn lines(&self) -> Vec<String> {
         let text = self.0.text();
         let mut drawings = text.rsplit(HOME);

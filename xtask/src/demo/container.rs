@@ -91,7 +91,7 @@ impl<'a> Container<'a> {
         self.facts.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns the container's init among the daemon's processes.
+    /// Returns the pid of the container's init, which is one of the daemon's processes.
     pub(super) fn pid(&self, processes: &[Process]) -> anyhow::Result<u32> {
         let init = processes.iter().find(|process| process.is_init);
         Ok(init.context("the daemon has no child that is the init of the container")?.pid)

@@ -80,7 +80,7 @@ impl Daemon {
         crate::workspace::output(self.agent_command().args(args))
     }
 
-    /// Directory that holds the run directory, the state directory and the log.
+    /// Returns the directory that holds the run directory, the state directory and the log.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }

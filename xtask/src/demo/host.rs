@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// Name of each tmpfs for secrets in mount tables.
+/// Source of the executor's tmpfs mounts for secrets, as in mount tables.
 const SECRETS: &str = "executor-secrets";
 
 /// A process, identified by pid and start time.

@@ -18,7 +18,7 @@ const PROJECT: [(&str, &str); 7] = [
     ("systemd/README.md", "systemd units"),
     ("integration/vm/README.md", "Virtual machine tests"),
 ];
-/// Directory of the other pages of the book.
+/// Directory of the book's pages other than [`PROJECT`].
 const PAGES: &str = "docs";
 const SUMMARY: &str = "SUMMARY.md";
 /// mdBook's settings, and the style sheet that the settings name.

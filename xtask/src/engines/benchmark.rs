@@ -19,7 +19,7 @@ const SAMPLES: usize = 40;
 const PARALLEL: [usize; 2] = [1, 4];
 /// Maximum number of pods on a node: the kubelet's default.
 const PODS: usize = 110;
-/// Processes in the room that do not belong to the runtime: the registry and the client.
+/// Processes in the namespaces of a [`Room`] that do not belong to the runtime: the registry and the client.
 const OWN: [&str; 2] = ["images", "density"];
 /// Times in milliseconds by measured operation.
 type Times = BTreeMap<String, Vec<f64>>;
@@ -28,7 +28,7 @@ type Times = BTreeMap<String, Vec<f64>>;
 #[derive(Serialize)]
 pub(super) struct Figures {
     rounds: usize,
-    /// Highest processor use of the machine before a run, as a share of one processor.
+    /// Highest processor use of the idle machine before a run. 1.0 is one whole processor.
     rest: f64,
     runtimes: Vec<Figure>,
 }
@@ -38,11 +38,11 @@ pub(super) struct Figures {
 struct Figure {
     runtime: String,
     times_ms: Times,
-    /// Proportional set size of all processes, including the processes of containers, for each idle pod.
+    /// Memory in KiB for each idle pod: proportional set size of all processes, including the processes of containers.
     memory_kib_per_pod: u64,
 }
 
-/// Datapoints of critest.
+/// Results in the report of a critest benchmark.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Results {
@@ -170,13 +170,14 @@ fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow:
     Ok(())
 }
 
-/// Returns the proportional set size of all processes in the room except the processes of this benchmark, in KiB.
+/// Returns the proportional set size of all processes in the namespaces of `room` except the processes of this
+/// benchmark, in KiB.
 fn memory(room: &Room) -> anyhow::Result<u64> {
     let usage = usage::by_program(&room.processes())?;
     Ok(usage.iter().filter(|(name, _)| !OWN.contains(&name.as_str())).map(|(_, usage)| usage.memory_kib).sum())
 }
 
-/// Returns the percentile for this share, by the nearest-rank method.
+/// Returns the percentile at `share` (0.95 is the 95th percentile), by the nearest-rank method.
 fn percentile(times: &[f64], share: f64) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);

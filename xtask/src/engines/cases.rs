@@ -37,7 +37,7 @@ pub(crate) struct CaseOptions {
     programs: Option<PathBuf>,
 }
 
-/// A test case for a `T`.
+/// A test case that runs against a `T`: a node or a cluster.
 pub(super) struct Case<T> {
     name: &'static str,
     run: fn(&T) -> anyhow::Result<()>,

@@ -122,7 +122,7 @@ fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
     Ok(supplies)
 }
 
-/// Copies OpenBao to the programs of Kubernetes.
+/// Copies the program of OpenBao into the directory with the programs of Kubernetes.
 fn install_openbao(workspace: &Workspace, supplies: &Supplies) -> anyhow::Result<()> {
     let clients = clients::install(workspace, &python::environment(workspace)?)?;
     let program = supplies.programs().join(cases::OPENBAO);
@@ -139,19 +139,20 @@ struct Start<'a> {
     runtime: Kind,
     /// Number of nodes.
     nodes: u8,
-    /// Further images for [`Supplies::serve`].
+    /// Images to serve in addition to the images of critest, see [`Supplies::serve`].
     images: &'a [(&'a str, &'a str)],
-    /// Further arguments of the kubelets.
+    /// Additional arguments of the kubelets.
     kubelet: &'a [&'a str],
 }
 
 impl<'a> Start<'a> {
-    /// Returns settings without further images and arguments.
+    /// Returns settings without additional images and arguments of kubelets.
     fn new(workspace: &'a Workspace, supplies: &'a Supplies, programs: &'a Path, runtime: Kind, nodes: u8) -> Self {
         Self { workspace, supplies, programs, runtime, nodes, images: &[], kubelet: &[] }
     }
 
-    /// Starts a cluster, and returns the result of `with`. Copies the logs to a directory, even after an error.
+    /// Starts a cluster, runs `with` on it, and returns the result. Copies the logs to a directory, even after an
+    /// error.
     fn run<T>(
         &self,
         logs: Option<&Path>,
@@ -165,7 +166,7 @@ impl<'a> Start<'a> {
         result
     }
 
-    /// Starts a cluster, with the control plane on the first node.
+    /// Starts a cluster on these sites, with the control plane on the first node.
     fn on(&self, sites: &[Arc<Site>]) -> anyhow::Result<Cluster> {
         let first = sites.first().context("the cluster has no node")?;
         let control = &first.directory;

@@ -15,7 +15,7 @@ pub(super) const PODS: &str = "10.88.0.0/16";
 /// Name of the socket in the directory of a run.
 pub(super) const SOCKET: &str = "containerd.sock";
 
-/// Starts containerd, which exits with the room.
+/// Starts containerd in the namespaces of `room`. containerd exits when these are removed.
 pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Runtime> {
     write_configuration(directory, registry, PODS)?;
     serve(room, directory)?;

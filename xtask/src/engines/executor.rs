@@ -13,8 +13,8 @@ use crate::workspace::output;
 /// Name of the cgroup of all containers.
 pub(super) const CGROUP: &str = "executor-engines";
 
-/// Starts executord, which starts its launcher, and executor-cri. All exit with the room. Pods may mount the paths
-/// below `paths`.
+/// Starts executord, which starts its launcher, and executor-cri. All exit when the namespaces of `room` are removed.
+/// Pods may mount the paths below `paths`.
 pub(super) fn start(
     room: &Room,
     directory: &Path,

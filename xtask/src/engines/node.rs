@@ -1,4 +1,5 @@
-//! A node: executord, executor-cri and a kubelet in a room.
+//! A node: a container runtime, such as executord with executor-cri, and a kubelet, in the namespaces of a
+//! [`Room`](super::room::Room).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,11 +46,13 @@ paths = [\"/\"]
 ";
 /// File with the token for the providers `vault` and `vault-tls`.
 const TOKEN: &str = "vault-token";
-/// Port of the node's loopback where the provider `vault` is expected.
+/// Port on the node's loopback where the server of the provider `vault` is expected.
 pub(super) const VAULT_PORT: u16 = 8200;
-/// Port of the node's loopback where the provider `bao` is expected, to which executord logs in with the pod's token.
+/// Port on the node's loopback where the server of the provider `bao` is expected. executord logs in to it with the
+/// pod's token.
 pub(super) const BAO_PORT: u16 = 8300;
-/// Port of the node's loopback where the provider `vault-tls` is expected, with a certificate of the cluster's CA.
+/// Port on the node's loopback where the server of the provider `vault-tls` is expected. Its certificate is from the
+/// cluster's CA.
 pub(super) const TLS_VAULT_PORT: u16 = 8201;
 /// Script that starts the kubelet (`$1` and its arguments). The kernel parameters that the kubelet sets are replaced by
 /// files.
@@ -77,7 +80,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Starts the runtime.
+    /// Writes the configuration files of the node, and starts its runtime.
     pub(super) fn start(
         workspace: &Workspace,
         supplies: &Supplies,
@@ -210,7 +213,8 @@ impl Node {
         kill(&self.executord)
     }
 
-    /// Kills the launcher with SIGKILL. It outlives the executord that started it. Returns false if no launcher runs.
+    /// Kills the launcher with SIGKILL. The launcher outlives the executord that started it. Returns false if no
+    /// launcher runs.
     pub(super) fn kill_launcher(&self) -> anyhow::Result<bool> {
         let all = self.processes(&["executor-launch"]);
         // A child has the same name until it renames itself.
@@ -245,7 +249,7 @@ impl Node {
         kill(&self.running_kubelet)
     }
 
-    /// Runs a program in the room, and returns its standard output.
+    /// Runs a program in the node's namespaces, and returns its standard output.
     pub(super) fn output<'a>(
         &self,
         program: &Path,
@@ -254,7 +258,7 @@ impl Node {
         output(self.site.room.command(program).args(arguments))
     }
 
-    /// Returns a command in the room.
+    /// Returns a command that runs a program in the node's namespaces.
     pub(super) fn command(&self, program: &Path) -> Command {
         self.site.room.command(program)
     }

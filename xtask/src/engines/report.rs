@@ -13,14 +13,14 @@ use crate::workspace::output;
 /// Maximum length of a reason in the printed report, in characters.
 const REASON_MAX: usize = 160;
 
-/// Results of a runtime.
+/// Results of the specs of one run, with one runtime.
 #[derive(Serialize)]
 pub(super) struct Report {
     runtime: String,
     pub(super) specs: Vec<Spec>,
 }
 
-/// A spec that critest has selected.
+/// A spec of a run, with its result.
 #[derive(Serialize)]
 pub(super) struct Spec {
     group: String,
@@ -53,7 +53,7 @@ struct SpecReport {
     leaf_node_type: String,
     leaf_node_text: String,
     state: String,
-    /// Nanoseconds.
+    /// Run time in nanoseconds.
     run_time: f64,
     #[serde(default)]
     failure: Failure,

@@ -17,8 +17,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::workspace::output;
 
-/// `$1` is the directory of the run, `$2` a script that prepares the namespaces, and `$3` a part of the names of cgroups.
-/// Only cgroups that are newer than the run are removed.
+/// Shell script that creates the namespaces and cleans up after the run. `$1` is the directory of the run, `$2` a
+/// script that prepares the namespaces, and `$3` a part of the names of the run's cgroups. Only cgroups that are newer
+/// than the run are removed.
 const SCRIPT: &str = r#"trap '' INT TERM HUP
 : >"$1/began"
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private sh -ec "$2"'
@@ -66,7 +67,7 @@ impl Room {
         command
     }
 
-    /// Adds a network interface that is connected with an interface of another room.
+    /// Adds a network interface that is connected with an interface in the namespaces of `other`.
     pub(super) fn connect(&self, interface: &str, other: &Self, peer: &str) -> anyhow::Result<()> {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init.to_string(), "--net", "ip", "link", "add", interface, "type", "veth"]);

@@ -19,9 +19,9 @@ pub(super) const MAX_NODES: u8 = 9;
 /// Argument of a kubelet that runs static pods. [`PREPARE`] creates the directory.
 pub(super) const STATIC_PODS: &str = "--pod-manifest-path=/var/lib/static-pods";
 
-/// Script that prepares the room: puts the kubelet's directories and the runtime's images on a disk of 2 GiB, and
-/// assigns ids to the user `kubelet`. `/tmp` is a tmpfs, so pods that mount `/tmp` do not change the directory of the
-/// host. `$1` is the directory of the node, and `$2` the name of the node's parent cgroup.
+/// Script that prepares the namespaces of a node: puts the kubelet's directories and the runtime's images on a disk of
+/// 2 GiB, and assigns ids to the user `kubelet`. `/tmp` is a tmpfs, so pods that mount `/tmp` do not change the
+/// directory of the host. `$1` is the directory of the node, and `$2` the name of the node's parent cgroup.
 const PREPARE: &str = r#"mount -t tmpfs none /tmp
 mkdir /tmp/job-e2e
 mount --make-rshared /

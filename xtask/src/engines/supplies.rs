@@ -37,7 +37,7 @@ const PROXY: &str = "nftables";
 /// Packages of agnhost's root file system: the packages of upstream's image, and getent, which is part of musl there.
 const AGNHOST: &str = "bash,bind9-dnsutils,curl,iperf,iproute2,libc-bin,netcat-openbsd,socat,util-linux";
 
-/// Version of Kubernetes, as of the module k8s.io/kubernetes in go.mod.
+/// Version of Kubernetes, equal to the version of the module k8s.io/kubernetes in go.mod.
 const KUBERNETES: &str = "v1.37.0";
 
 pub(super) struct Supplies {
@@ -91,8 +91,8 @@ pub(super) fn kubernetes(workspace: &Workspace, name: &str) -> anyhow::Result<Pa
     Ok(program)
 }
 
-/// Programs in separate modules, because they require other versions of the dependencies of Kubernetes: the name, the
-/// directory of the module, and the package.
+/// Programs in separate modules, because they and Kubernetes require different versions of the same dependencies. Each
+/// has a name, the directory of its module, and its package.
 const MODULES: [(&str, &str, &str); 5] = [
     ("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     ("coredns", "dns", "."),
@@ -119,15 +119,15 @@ fn module(workspace: &Workspace, name: &str, module: &str, package: &str) -> any
     Ok(program)
 }
 
-/// Programs of the conformance cases.
+/// Programs that the conformance cases need, with their packages.
 const CONFORMANCE: [(&str, &str); 3] = [
     ("agnhost", "k8s.io/kubernetes/test/images/agnhost"),
     ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
     ("sample-apiserver", "k8s.io/sample-apiserver"),
 ];
 
-/// Builds the cases in a package of `k8s.io/kubernetes/test/`, the program that runs cases in parallel (`ginkgo`), and programs
-/// of the images.
+/// Builds the conformance cases in a package of `k8s.io/kubernetes/test/`, the program that runs cases in parallel
+/// (`ginkgo`), and programs of the images.
 pub(super) fn conformance(workspace: &Workspace, package: &str) -> anyhow::Result<()> {
     let directory = directory(workspace)?;
     let program = format!("{package}.test");
@@ -158,7 +158,7 @@ impl Supplies {
         Ok(supplies)
     }
 
-    /// Returns the client of streams, which uses client-go.
+    /// Returns the path of the test client of the streaming endpoints, which uses client-go.
     pub(super) fn streams(&self) -> PathBuf {
         self.directory.join("streams")
     }
@@ -212,8 +212,8 @@ impl Supplies {
         self.root_file_system("agnhost.tar", "the tools of agnhost", AGNHOST)
     }
 
-    /// Serves images in the room: the images of critest, and the images in `more`, each with a flag and the name of a
-    /// file.
+    /// Serves images in the namespaces of `room`: the images of critest, and the images in `more`, each with a flag and
+    /// the name of a file.
     pub(super) fn serve(&self, room: &Room, logs: &Path, more: &[(&str, &str)]) -> anyhow::Result<Registry> {
         let mut command = room.command(self.directory.join("images"));
         let always = [

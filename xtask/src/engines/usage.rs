@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-/// Maximum processor use of a machine at rest, as a share of one processor.
+/// Maximum processor use of a machine at rest, in whole processors.
 const REST_MAX: f64 = 0.1;
 /// Maximum time to wait until the machine is at rest.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct Usage {
     /// Processor time since the start of the processes, including reaped children.
     pub(super) seconds: f64,
-    /// Proportional set size.
+    /// Proportional set size in KiB.
     pub(super) memory_kib: u64,
     pub(super) processes: u32,
 }
@@ -44,12 +44,12 @@ pub(super) fn by_program(processes: &Path) -> anyhow::Result<BTreeMap<String, Us
     Ok(all)
 }
 
-/// Returns true if a machine with this processor use, a share of one processor, is at rest.
+/// Returns true if a machine with this processor use is at rest. 1.0 is one whole processor.
 pub(super) fn is_rest(share: f64) -> bool {
     share < REST_MAX
 }
 
-/// Waits until the machine is at rest, for a minute at most. Returns its processor use, as a share of one processor.
+/// Waits until the machine is at rest, for a minute at most. Returns its processor use; 1.0 is one whole processor.
 pub(super) fn rest() -> anyhow::Result<f64> {
     let deadline = Instant::now() + IDLE_TIMEOUT;
     loop {

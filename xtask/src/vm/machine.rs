@@ -22,7 +22,7 @@ const MEMORY_MB: u32 = 2048;
 const PROCESSORS: &str = "2";
 /// Option of qemu that powers the machine off instead of rebooting it.
 const NO_REBOOT: &str = "-no-reboot";
-/// The guest's last line.
+/// Line with which the guest reports that its checks are done.
 const DONE: &str = "@done";
 
 /// A machine that has not been started.
@@ -36,7 +36,7 @@ pub(super) struct Machine {
     pub(super) shown: Option<Shown>,
 }
 
-/// Files with all of the machine's memory, which remain after the machine has stopped.
+/// Files that hold the machine's memory and page flags. They remain after the machine has stopped.
 pub(super) struct Shown {
     /// The machine's memory, from the first byte on.
     pub(super) memory: PathBuf,

@@ -46,7 +46,7 @@ struct Stream {
 /// Containers of the previous stream that a boot reports.
 #[derive(Default)]
 struct Found {
-    /// State and exit code by id.
+    /// State and exit code of each container, by id.
     known: BTreeMap<String, (String, String)>,
     next: Option<String>,
 }

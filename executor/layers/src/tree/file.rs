@@ -15,7 +15,7 @@ use crate::error::shown;
 /// Block size for copying a file from the layers below, in bytes.
 const BLOCK: usize = 128 << 10;
 
-/// A file that is being written.
+/// A file of a layer, while its content is written.
 pub struct Writing {
     file: OwnedFd,
     path: Vec<u8>,

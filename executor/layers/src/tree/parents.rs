@@ -30,7 +30,7 @@ pub(super) enum Below {
 }
 
 impl Parents {
-    /// Returns the tree of no layers, for the lowest layer.
+    /// Returns the empty tree, for the lowest layer, which has no layers below it.
     pub fn none() -> Self {
         Self { view: None }
     }

@@ -17,7 +17,7 @@ use crate::error::shown;
 /// is 40.
 const LINKS_MAX: u32 = 255;
 
-/// Result of a walk.
+/// Result of the lookup of a directory, component by component.
 pub(super) struct Walked {
     /// The directory, if the layer contains it.
     pub(super) dir: Option<OwnedFd>,
@@ -27,7 +27,7 @@ pub(super) struct Walked {
     pub(super) hidden: bool,
 }
 
-/// State of a walk.
+/// State of the lookup of a directory, component by component.
 struct ArchiveWalk {
     dir: Option<OwnedFd>,
     path: Vec<Vec<u8>>,

@@ -75,7 +75,7 @@ impl Layer {
         self
     }
 
-    /// Adds an arbitrary header.
+    /// Adds an entry with an arbitrary header.
     pub(crate) fn header(mut self, header: &Header, content: &[u8]) -> Self {
         self.0.append(header, content).unwrap();
         self
@@ -253,7 +253,7 @@ pub(crate) struct TreeEntry {
     pub(crate) link: Option<PathBuf>,
     pub(crate) content: Vec<u8>,
     pub(crate) xattrs: BTreeMap<String, Vec<u8>>,
-    /// First name of the file.
+    /// Alphabetically first path of the inode in the listing. Hard links to one file have the same path here.
     pub(crate) first: PathBuf,
 }
 
@@ -317,7 +317,8 @@ fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Runs an attack on this crate and on an unpacker that trusts its input. Asserts that this crate changes nothing
-/// outside, and returns its result and tree. The control: the other unpacker changes something outside.
+/// outside of the layer's tree. Returns the result of this crate and the tree. The control: the other unpacker changes
+/// something outside of the tree.
 pub(crate) fn attack(
     layers: impl Fn(&Sandbox) -> Vec<Vec<u8>>,
 ) -> (Result<(), UnpackError>, BTreeMap<PathBuf, TreeEntry>) {

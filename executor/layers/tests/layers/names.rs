@@ -7,7 +7,8 @@ use executor_tar::TarError;
 
 use crate::harness::{Layer, Sandbox, attack, diff_id};
 
-/// Converts a path outside the tree to the path that it has if the tree is the root.
+/// Returns the path, relative to the root of a layer's tree, that corresponds to a sandbox's `outside/file` on the
+/// host.
 fn inside(sandbox_path: &Path) -> PathBuf {
     sandbox_path.strip_prefix("/").unwrap().join("outside/file")
 }

@@ -1,5 +1,5 @@
-//! Unpacks random archives that consist of names and types which attacks use. Nothing outside changes, and the store
-//! contains only complete layers.
+//! Unpacks random archives that consist of names and types which attacks use. Nothing outside of the trees changes, and
+//! the store contains only complete layers.
 
 use tar::EntryType;
 

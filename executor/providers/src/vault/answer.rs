@@ -80,7 +80,7 @@ impl Document {
         has_one.then(|| Lease::new(self.lease_id.clone(), self.lease_duration, self.renewable))
     }
 
-    /// Describes the state of a KV version from a response that has no secret.
+    /// Describes why a response has no secret: its version of the KV secret was deleted or destroyed.
     pub(super) fn gone(&self) -> Option<String> {
         let version = self.data.pointer("/metadata/version")?.as_u64()?;
         let destroyed = self.data.pointer("/metadata/destroyed")?.as_bool()?;

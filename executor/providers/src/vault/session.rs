@@ -17,11 +17,11 @@ use crate::{ErrorKind, FetchError, files};
 /// Interval at which a background task checks if the token must be renewed.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The current session, if any.
+/// The current session of one caller, if there is one.
 pub(super) type SessionSlot = tokio::sync::Mutex<Option<Arc<Session>>>;
 pub(super) type Caller = workloads::Caller<SessionSlot>;
 
-/// A valid token.
+/// A session at the server: a valid token and the client that uses it.
 pub(super) struct Session {
     /// Client with the certificates that were loaded at the login.
     pub(super) client: Arc<Client>,
@@ -155,7 +155,8 @@ impl Vault {
         }
     }
 
-    /// Revokes tokens. While the server does not respond, keeps the remaining tokens and returns the error.
+    /// Revokes the tokens of sessions, and removes these sessions from the list. If the server is unavailable, keeps
+    /// the remaining sessions and returns the error.
     async fn revoke_all(&self, ended: &mut Vec<Arc<SessionSlot>>) -> Result<(), FetchError> {
         while let Some(session) = ended.last() {
             match self.revoke(session).await {

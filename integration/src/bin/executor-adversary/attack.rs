@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Position {
-    /// A caller, or a process that can connect.
+    /// A caller, or another process that can connect to executord.
     Client,
     /// A process in a container with the default profile.
     Container,
@@ -19,7 +19,7 @@ pub(crate) enum Position {
 }
 
 impl Position {
-    /// Name of the position in options and reports.
+    /// Returns the name of the position in options and reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Client => "client",

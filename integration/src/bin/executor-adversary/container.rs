@@ -145,7 +145,7 @@ pub(crate) fn requests_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("on the host: {said}"))
 }
 
-/// Unreclaimable kernel memory of the whole host, in bytes.
+/// Returns the unreclaimable kernel memory of the whole host, in bytes.
 fn unreclaimable() -> anyhow::Result<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
     let line =
@@ -243,7 +243,7 @@ pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     ))
 }
 
-/// Connects during a flood of connections.
+/// Connects to the runtime socket from one container while another container floods the socket with connections.
 pub(crate) fn flooded(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.pick("4", "64");

@@ -84,7 +84,8 @@ impl Shifted {
     }
 }
 
-/// Replaces the file atomically, so that a reader never finds an empty file.
+/// Writes the clock offset in hours to the file `offset`. The file is replaced atomically, so that a reader never finds
+/// it empty.
 fn set(offset: &Path, hours: i32) -> anyhow::Result<()> {
     let new = offset.with_extension("new");
     std::fs::write(&new, hours.to_string())?;

@@ -2,8 +2,8 @@
 //!
 //! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST). Each entry of [`all`] is a
 //! claim with an attack from one of six positions, and a control. The control applies the same check to an attack that
-//! must succeed, or to a run without an attack. This shows that the check can detect a successful attack. Each part
-//! runs in its own process, with its own daemons and directories, so a panic affects only its entry.
+//! must succeed, or to a run without an attack. This shows that the check can detect a successful attack. Each attack
+//! and each control runs in its own process, with its own daemons and directories, so a panic affects no other entry.
 //!
 //! Limits: attacks that take minutes, gigabytes or millions of requests are scaled down to a hundredth by default,
 //! which is enough to exercise the mechanism. `--long` repeats races and uses larger numbers, within the capacity of a
@@ -84,7 +84,7 @@ const SLOW: [&str; 12] = [
     "tls: a certificate that expires",
 ];
 
-/// All attacks, in the order in which they run.
+/// Returns all attacks, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
     [
         client::ALL,

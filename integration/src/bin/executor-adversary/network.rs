@@ -121,7 +121,7 @@ impl Beyond {
         Ok(Self { network, connections, datagrams })
     }
 
-    /// Number of connections and datagrams received so far.
+    /// Returns the number of connections and datagrams received so far.
     fn arrived(&self) -> (usize, usize) {
         let datagrams = self.datagrams.lock().map(|all| all.iter().filter(|one| one.starts_with(b"attack")).count());
         (self.connections.load(Ordering::Relaxed), datagrams.unwrap_or(usize::MAX))

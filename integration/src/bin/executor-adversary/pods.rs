@@ -61,7 +61,7 @@ fn peer(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), "root and the same user are denied"))
 }
 
-/// Reads another process of the same member in the same way.
+/// Control: the script reads another process of the same member.
 fn own(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon_with_pod()?;
     let script = format!("sleep 100000 & set -- $!; {READ}");

@@ -55,7 +55,7 @@ fn reader(daemon: &Daemon, id: &str) -> anyhow::Result<Attached> {
     Ok(Attached::start(&api, AttachStart { id: id.into(), lossless: true, ..AttachStart::default() })?)
 }
 
-/// Number of bytes that a process has written.
+/// Returns the number of bytes that a process has written.
 fn written(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).unwrap_or(0)

@@ -30,7 +30,7 @@ impl Row {
         !self.result.failed && !self.result.succeeded && !self.control.failed
     }
 
-    /// One line with the name and outcome of the attack.
+    /// Formats the name and the outcome of the attack as one line.
     pub(crate) fn line(&self) -> String {
         let seconds = (self.result.took + self.control.took).as_secs_f64();
         let Attack { name, position, .. } = self.attack;
@@ -54,7 +54,7 @@ impl fmt::Display for Row {
 }
 
 impl Report {
-    /// The results as a table.
+    /// Formats the results as a table.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -65,7 +65,7 @@ impl Report {
         text
     }
 
-    /// The results as JSON.
+    /// Formats the results as JSON.
     pub(crate) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
             json!({

@@ -68,7 +68,7 @@ impl Repository {
         self.git(&["commit-tree", "-m", "x", tree], "")
     }
 
-    /// File of a loose object.
+    /// Returns the path of an object's file, for an object that is not in a pack.
     fn loose(&self, object: &str) -> PathBuf {
         self.dir.path().join(".git/objects").join(&object[..2]).join(&object[2..])
     }
@@ -81,12 +81,12 @@ impl Repository {
     }
 }
 
-/// Builds a ConfigMap.
+/// Builds the manifest of a ConfigMap.
 fn map(name: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: b}}\n")
 }
 
-/// Inspects a bundle.
+/// Runs `agent-cli bundle inspect` for a commit, and kills it after `limit`.
 fn inspect(repository: &Path, commit: &str, limit: Duration) -> anyhow::Result<Output> {
     let source = format!("git:{}@{commit}", repository.display());
     let mut command = Command::new("timeout");

@@ -11,7 +11,7 @@ use crate::attack::{Attack, Outcome, Scale};
 
 const PART_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Result of a part, or the reason why there is no result.
+/// Result of a part (an attack or its control), or the reason why there is no result.
 pub(crate) struct PartResult {
     /// True if the attack succeeded; always true for a control.
     pub(crate) succeeded: bool,
@@ -22,7 +22,7 @@ pub(crate) struct PartResult {
     pub(crate) took: Duration,
 }
 
-/// Runs a part in this process and prints its result.
+/// Runs a part, `attack` or `control`, in this process and prints its result.
 pub(crate) fn run_here(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<()> {
     let (through, text) = match part {
         "control" => (true, (attack.control)(scale)?),
@@ -36,7 +36,7 @@ pub(crate) fn run_here(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     Ok(())
 }
 
-/// Runs a part in a new process.
+/// Runs a part, `attack` or `control`, in a new process.
 pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<PartResult> {
     let begun = Instant::now();
     let mut command = Command::new(std::env::current_exe()?);

@@ -77,7 +77,7 @@ fn failure(container: &Container) -> Option<String> {
     ending(container).failure.as_ref().map(|failure| failure.message.clone())
 }
 
-/// An empty tar archive.
+/// Returns a response with an empty tar archive.
 fn content() -> WebAnswer {
     WebAnswer::Full("200 OK", vec![("etag", "\"one\"".into())], vec![0; 1024])
 }
@@ -140,7 +140,7 @@ fn entries_control(_: Scale) -> anyhow::Result<String> {
     Ok("the same archive with 10 entries is unpacked".into())
 }
 
-/// Starts five downloads of one container that never end, and returns the failure of another container's download.
+/// Starts five never-ending downloads in one container, and returns the failure of another container's download.
 fn beside_slow(share: &str, began: usize, limit_ms: i64) -> Option<String> {
     let daemon = daemon(share);
     let (slow, fast) = (WebServer::start(|_, _| WebAnswer::Never), WebServer::start(|_, _| content()));

@@ -23,7 +23,7 @@ pub(crate) struct Burst {
     pub(crate) first: Sample,
     pub(crate) median: Sample,
     pub(crate) last: Sample,
-    /// CPU time, including the deletions.
+    /// CPU time of the containers, including their deletions.
     pub(crate) used: Used,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Bursts {
     pub(crate) rest: Rest,
 }
 
-/// Contestant that runs a burst.
+/// A peer or the executor, as it runs a burst.
 enum Contestant<'a> {
     Peer(&'a Peer),
     Executor(&'a Executor),

@@ -17,7 +17,7 @@ use crate::oci;
 use crate::rootfs::Rootfs;
 use crate::run::Run;
 
-/// Published host port.
+/// Host port that containers publish.
 const PORT: u32 = 18_080;
 /// Timeout of one container, from call to event.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,17 +43,17 @@ pub(crate) enum ShapeNetwork {
     Published,
 }
 
-/// Container of the main figures, but without its secret file.
+/// Container that runs `/bin/true`, without secret files and without a network.
 pub(crate) const TRUE: Shape = Shape { program: "/bin/true", files: 0, file_bytes: 0, network: None };
-/// Container of the main figures.
+/// Container of the main figures: runs `/bin/true` with one secret file.
 pub(crate) const TRUE_WITH_SECRET: Shape = Shape { files: 1, file_bytes: 1024, ..TRUE };
-/// Container with as many secrets as a large application.
+/// Container that runs `/bin/true` with as many secrets as a large application has.
 pub(crate) const TRUE_WITH_FIFTY: Shape = Shape { files: 50, file_bytes: 10_000, ..TRUE };
-/// Container with a CNI network.
+/// Container that runs `/bin/true` on a CNI network, without secret files.
 pub(crate) const TRUE_WITH_CNI: Shape = Shape { network: Some(ShapeNetwork::Cni), ..TRUE };
-/// Container on the built-in network.
+/// Container that runs `/bin/true` on the built-in network, without secret files.
 pub(crate) const TRUE_WITH_BRIDGE: Shape = Shape { network: Some(ShapeNetwork::Bridge), ..TRUE };
-/// Container on the built-in network, with a published port.
+/// Container that runs `/bin/true` on the built-in network with a published port, without secret files.
 pub(crate) const TRUE_WITH_PORT: Shape = Shape { network: Some(ShapeNetwork::Published), ..TRUE };
 pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", ..TRUE_WITH_SECRET };
 
@@ -160,7 +160,7 @@ impl Client {
     }
 }
 
-/// Published port of a container.
+/// Returns the mapping of the port that a container publishes.
 fn port() -> PortMapping {
     PortMapping { host_port: PORT, container_port: 80, ..PortMapping::default() }
 }

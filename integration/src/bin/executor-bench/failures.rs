@@ -9,7 +9,7 @@ pub(crate) const RUNS: u32 = 1000;
 /// Number of concurrent runs.
 pub(crate) const LANES: u32 = 8;
 
-/// Result of the runs.
+/// Failures and CPU time of the runs of one daemon.
 pub(crate) struct Failures {
     pub(crate) name: String,
     /// Failures, one per line.

@@ -58,6 +58,9 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
     i32::try_from(result).ok().filter(|pid| *pid > 0).map(Pid::from_raw).ok_or_else(nix::Error::last)
 }
 
+/// Enters the root file system and executes `/bin/true`. Exits with the number of the failed step if a system call
+/// fails.
+///
 /// # Safety
 ///
 /// Call this only in a fresh child that shares no memory with its parent: this changes the root directory of the

@@ -98,7 +98,7 @@ fn remove_cgroup(directory: &Path) -> std::io::Result<()> {
     std::fs::remove_dir(directory)
 }
 
-/// Mount points of v1 hierarchies, and of cgroup2.
+/// Returns the mount points of v1 hierarchies, and of cgroup2.
 fn cgroup_mounts() -> anyhow::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let table = std::fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
     let of = |kind: &str| {

@@ -28,12 +28,12 @@ impl Images {
         network.map_or_else(made, |network| network.enter(made)).map(Some)
     }
 
-    /// Reference of the image with a single layer.
+    /// Returns the reference of the image with a single layer.
     pub(crate) fn one_layer(&self) -> String {
         self.reference(self.pushed[0].0)
     }
 
-    /// References of all images, each with its number of layers.
+    /// Returns the references of all images, each with its number of layers.
     pub(crate) fn references(&self) -> [(String, usize); 2] {
         self.pushed.map(|(name, layers)| (self.reference(name), layers))
     }

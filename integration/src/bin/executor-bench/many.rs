@@ -51,7 +51,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Counts the current resources.
+    /// Counts the daemon's resources that exist on the host now.
     fn count(daemon: &Daemon) -> anyhow::Result<Self> {
         let (run, launcher) = (daemon.run_dir(), Some(daemon.launcher()?.cast_signed()));
         Ok(Self {

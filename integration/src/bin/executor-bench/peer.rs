@@ -15,7 +15,7 @@ use crate::runtime::{self, Bundle, Runtime};
 
 /// A contestant other than the executor.
 pub(crate) enum Peer {
-    /// The bare system calls.
+    /// The floor: the minimum work of any runtime, done directly by system calls.
     Floor(Arc<Rootfs>),
     Bubblewrap(Bubblewrap),
     Podman(Podman),
@@ -51,7 +51,7 @@ impl Peer {
         }
     }
 
-    /// Version as printed by the program.
+    /// Returns the version as printed by the program.
     pub(crate) fn version(&self) -> Option<&str> {
         match self {
             Self::Floor(_) => None,

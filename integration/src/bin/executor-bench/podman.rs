@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::rootfs::Rootfs;
 use crate::run::{Run, call, program};
 
-/// Suffix of the name of a contestant, and its arguments.
+/// Suffixes of the contestants' names, each with the arguments of podman.
 const SHAPES: [(&str, &[&str]); 3] = [
     ("no network", &["--network", "none"]),
     ("bridge network", &["--network", "podman"]),
@@ -21,7 +21,7 @@ const SHAPES: [(&str, &[&str]); 3] = [
 
 /// podman with one kind of network.
 pub(crate) struct Podman {
-    /// `podman, no network`, ...
+    /// Name of the contestant, for example `podman, no network`.
     pub(crate) name: String,
     /// Version as printed by the program, for example `podman version 4.3.1`.
     pub(crate) version: String,

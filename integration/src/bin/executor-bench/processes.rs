@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-/// Number of descendants of a launcher that run another program: the processes of containers.
+/// Returns the number of descendants of a launcher that run another program: the processes of containers.
 pub(crate) fn contained(daemon: &Daemon) -> anyhow::Result<usize> {
     let launcher = daemon.launcher()?.cast_signed();
     let own = program(launcher).context("the launcher has exited")?;
@@ -58,7 +58,7 @@ pub(crate) fn contained(daemon: &Daemon) -> anyhow::Result<usize> {
     Ok(others.count())
 }
 
-/// Device and inode of a process's program; `None` for a zombie or an exited process.
+/// Returns the device and inode of a process's program; `None` for a zombie or an exited process.
 fn program(pid: i32) -> Option<(u64, u64)> {
     let found = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
     Some((found.dev(), found.ino()))

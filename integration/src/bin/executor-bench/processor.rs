@@ -45,7 +45,7 @@ pub(crate) enum Watched<'a> {
     Programs,
 }
 
-/// A running measurement.
+/// A running measurement of CPU time.
 pub(crate) struct Meter<'a> {
     rest: Rest,
     watched: Watched<'a>,
@@ -165,7 +165,7 @@ impl Used {
         }
     }
 
-    /// Number of measured containers.
+    /// Returns the number of measured containers.
     pub(crate) fn lives(&self) -> u32 {
         self.lives
     }
@@ -191,7 +191,7 @@ impl Used {
     }
 }
 
-/// Current CPU time of the machine, including kernel threads.
+/// Returns the current CPU time of the machine, including kernel threads.
 fn machine() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no line `cpu`")?;

@@ -55,7 +55,7 @@ struct Contestant<'a> {
     took: Sample,
 }
 
-/// Measures every contestant.
+/// Measures the speed of every contestant.
 pub(crate) fn measure() -> anyhow::Result<Speeds> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let values = values(&mut random);
@@ -116,7 +116,8 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Masks with the redactor. After the last chunk, the redactor may keep some bytes, fewer than a form has.
+/// Masks with the redactor. After the last chunk, the redactor may keep some bytes, fewer than the length of the
+/// longest encoded value.
 fn mask(redactor: &Redactor) -> impl Fn(&[u8], &mut Vec<u8>) {
     let stream = RefCell::new(Stream::default());
     move |part, out| stream.borrow_mut().push(redactor, part, out)
@@ -174,7 +175,7 @@ fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
     (output.into_bytes(), printed)
 }
 
-/// CPU time of this thread. Other load of the machine affects the CPU time only through caches.
+/// Returns the CPU time of this thread. Other load of the machine affects the CPU time only through caches.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -20,7 +20,7 @@ const GROUP: &str = "root:x:0:\nbench:x:1000:\n";
 
 pub(crate) struct Rootfs {
     pub(crate) path: PathBuf,
-    /// Path for system calls.
+    /// Path of the root file system as a C string, for system calls.
     pub(crate) c_path: CString,
 }
 

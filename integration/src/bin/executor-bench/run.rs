@@ -1,4 +1,4 @@
-//! One run of a container, and the program calls of a run.
+//! Times of one run of a container, and execution of the programs that a run needs.
 
 use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Creates a run without a separate deletion.
+    /// Creates the times of a run whose container needs no deletion after its exit.
     pub(crate) fn ended(took: Duration) -> Self {
         Self { exit: took, gone: took, phases: Vec::new() }
     }

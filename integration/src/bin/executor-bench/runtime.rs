@@ -15,7 +15,7 @@ use crate::run::{Run, call, program};
 
 /// A runtime with one set of options.
 pub(crate) struct Runtime {
-    /// `crun`, `crun, full seccomp`, ...
+    /// Name of the contestant, for example `crun, full seccomp`.
     pub(crate) name: String,
     /// Version as printed by the runtime, for example `crun version 1.8.1`.
     pub(crate) version: String,

@@ -53,12 +53,13 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Returns true if every part that the condition contains is satisfied.
+    /// Returns true if all criteria of the condition (architecture, capabilities, kernel version) are satisfied.
     fn all(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().all(|part| part)
     }
 
-    /// Returns true if at least one part is satisfied.
+    /// Returns true if at least one criterion of the condition (architecture, capabilities, kernel version) is
+    /// satisfied.
     fn any(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().any(|part| part)
     }

@@ -31,7 +31,7 @@ impl FromStr for Settings {
 }
 
 impl Settings {
-    /// An executord without a warm pool.
+    /// Returns the settings of an executord without a warm pool.
     pub(crate) fn cold() -> Self {
         let none = Table::from_iter([("size".to_owned(), Value::Integer(0))]);
         Self { name: "cold".to_owned(), keys: Table::from_iter([("warm_pool".to_owned(), Value::Table(none))]) }

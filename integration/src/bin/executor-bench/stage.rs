@@ -130,13 +130,13 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Names of the daemons. The first daemon has the benchmark's own configuration.
+/// Returns the names of the daemons. The first daemon has the benchmark's own configuration.
 fn executor_names(options: &Options) -> Vec<String> {
     let more = options.settings.iter().map(|settings| format!("executor {}", settings.name));
     std::iter::once("executor".to_owned()).chain(more).collect()
 }
 
-/// Names of all possible contestants of a daemon.
+/// Returns the names of all possible contestants of a daemon.
 fn contestants(executor: &String) -> impl Iterator<Item = String> {
     ROOTS.into_iter().flat_map(move |root| SHAPES.map(|(what, _)| format!("{executor}, {what}{root}")))
 }

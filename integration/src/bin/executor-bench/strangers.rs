@@ -148,8 +148,8 @@ async fn knock(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &Atom
     }
 }
 
-/// TLS configuration of an unauthenticated client: it trusts the node, and has no certificate or a certificate of
-/// another authority.
+/// Returns the TLS configuration of an unauthenticated client: it trusts the node, and has no certificate or a
+/// certificate of another authority.
 fn stranger(tls: &TlsDaemon, authority: Option<&Authority>) -> anyhow::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(tls.dir().join("ca.crt")).context("cannot read the node's CA")?)?;

@@ -21,7 +21,7 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
 
-/// The current call of a client.
+/// The RPC that a client currently makes.
 #[derive(Clone, Default)]
 pub(crate) struct Step(Arc<AtomicU8>);
 
@@ -33,7 +33,7 @@ impl Step {
         self.0.store(step, Ordering::SeqCst);
     }
 
-    /// Name of the call.
+    /// Returns the name of the RPC.
     pub(crate) fn name(&self) -> &'static str {
         STEPS[usize::from(self.0.load(Ordering::SeqCst)).min(STEPS.len() - 1)]
     }
@@ -164,13 +164,13 @@ fn update(id: &str, secrets: &Secrets) -> UpdateFilesRequest {
     request::update(id, &[("db/password", content), ("db/next", content)])
 }
 
-/// The expected output, standard output first.
+/// Returns the expected output, standard output first.
 pub(crate) fn output(secrets: &Secrets) -> Vec<u8> {
     let length = secrets.first.len();
     format!("{length} {LARGE} {length} {length}\nchanged\ndone\n").into_bytes()
 }
 
-/// Makes the calls in a cycle in order, up to the first error.
+/// Makes the RPCs of a cycle in order, up to the first error.
 pub(crate) async fn run(mut rpc: Rpc, request: RunRequest, secrets: Secrets, step: Step) -> ClientAnswers {
     let mut answers = ClientAnswers::default();
     let _ = make_calls(&mut rpc, request, &secrets, &step, &mut answers).await;
@@ -241,7 +241,7 @@ impl Output {
         Ok(true)
     }
 
-    /// Reads the rest, and returns everything with standard output first.
+    /// Reads the rest of the output, and returns the whole output, with standard output first.
     async fn rest(mut self) -> Result<Vec<u8>, Status> {
         while self.next().await? {}
         self.out.extend(self.err);

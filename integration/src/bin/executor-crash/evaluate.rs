@@ -311,7 +311,7 @@ pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
 }
 
 /// Searches all files of the node, and the memory and descriptors of the executor's processes, including shims if
-/// `shims`.
+/// `shims` is true.
 pub(crate) fn search(node: &Supervised, needles: &Needles, shims: bool) -> Report {
     let mut search = Search::new(needles);
     search.files(node.home());

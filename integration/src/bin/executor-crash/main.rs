@@ -131,7 +131,7 @@ pub(crate) trait Node {
     /// Process or command that is killed.
     type Target: Copy;
 
-    /// Name of a target in the report.
+    /// Returns the name of a target in the report.
     fn name(target: Self::Target) -> &'static str;
 
     /// Returns the options that repeat a cycle.
@@ -140,7 +140,7 @@ pub(crate) trait Node {
     /// Runs one cycle and kills the target at call `at`.
     fn kill_at(&mut self, target: Self::Target, at: u64) -> anyhow::Result<Outcome>;
 
-    /// Log of the node's processes.
+    /// Returns the log of the node's processes.
     fn logged(&self) -> String;
 
     /// Recreates the node, so that leftovers of this cycle are not attributed to the next cycle.
@@ -190,7 +190,7 @@ impl<N: Node> Run<N> {
         Ok(())
     }
 
-    /// Repeats the run about `sample` times, and each time kills a target at a different system call.
+    /// Runs about `sample` cycles, and each time kills a target at a different system call.
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut cycles = Vec::new();
         for target in targets {

@@ -201,12 +201,12 @@ impl Drop for Pods {
     }
 }
 
-/// Number of starts in a container's log.
+/// Returns the number of starts in a container's log.
 fn starts(log: &str) -> usize {
     fs::read_to_string(Path::new(log)).unwrap_or_default().matches("started").count()
 }
 
-/// The calls of a kubelet.
+/// A client that makes the calls of a kubelet.
 struct Kubelet {
     runtime: RuntimeServiceClient<Channel>,
     step: Step,

@@ -71,9 +71,9 @@ pub(crate) struct Renewals {
     watch: Watch,
     node: Supervised,
     before: Footprint,
-    /// Replaced keys.
+    /// Needles for keys that were replaced.
     replaced: Needles,
-    /// Keys of exited containers.
+    /// Needles for keys of containers that have exited.
     ended: Needles,
     _ca: Ca,
 }

@@ -63,12 +63,12 @@ impl Report {
         &mut self.rows[index]
     }
 
-    /// Number of cycles that violated a condition, over all targets.
+    /// Returns the number of cycles that violated a condition, over all targets.
     pub(crate) fn leaks(&self) -> u64 {
         self.rows.iter().map(|row| row.wrong).sum()
     }
 
-    /// The figures as a table.
+    /// Formats the figures as a table.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         let head = ["target", "calls", "kills", "known", "unknown", "refused", "receipts", "none", "leaks", "seconds"];
@@ -97,7 +97,7 @@ impl Report {
         text
     }
 
-    /// The figures as JSON.
+    /// Formats the figures as JSON.
     pub(crate) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
             json!({

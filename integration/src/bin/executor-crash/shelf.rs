@@ -14,9 +14,9 @@ pub(crate) const LARGE: usize = 9000;
 pub(crate) struct Shelf(tempfile::TempDir);
 
 impl Shelf {
-    /// Path of the secret value.
+    /// Path of the file that contains the secret value.
     pub(crate) const SMALL: &str = "small";
-    /// Path of the secret value, repeated to a length of [`LARGE`] bytes.
+    /// Path of the file that repeats the secret value, up to a length of [`LARGE`] bytes.
     pub(crate) const LARGE: &str = "large";
     const NAME: &str = "shelf";
 
@@ -26,7 +26,7 @@ impl Shelf {
         Ok(Self(dir))
     }
 
-    /// Configuration table of the provider.
+    /// Returns the configuration table of the provider.
     pub(crate) fn provider(&self) -> String {
         let (name, path) = (Self::NAME, self.0.path().display());
         format!(

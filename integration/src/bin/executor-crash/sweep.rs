@@ -114,12 +114,12 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
 }
 
-/// Position of a kill.
+/// Position of a kill in a cycle.
 #[derive(Clone, Debug)]
 pub(crate) struct Kill {
-    /// Number of the call among the calls of the process, from 1.
+    /// Number of the counted system call before which the process was killed, from 1.
     pub(crate) at: u64,
-    /// Name of the call.
+    /// Name of this system call.
     pub(crate) call: String,
     /// State of the container according to its records, and call by the client.
     pub(crate) phase: String,
@@ -140,7 +140,7 @@ pub(crate) struct TestNode {
     host: Option<HostNetwork>,
 }
 
-/// Kind of cycles on a node.
+/// Kind of the cycles on a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cycles {
     /// True if the containers run trees of actions.

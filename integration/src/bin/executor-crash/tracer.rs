@@ -67,7 +67,7 @@ impl Helper {
     }
 }
 
-/// Calls that are counted.
+/// System calls that a trace counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     /// Every call.
@@ -88,9 +88,9 @@ pub(crate) enum StopAction {
 /// The call at which a process was stopped.
 #[derive(Clone, Debug)]
 pub(crate) struct StoppedCall {
-    /// Number of the call among the calls of the process, from 1.
+    /// Number of counted system calls that the process had entered by then, including this call.
     pub(crate) call: u64,
-    /// Number of the system call.
+    /// System call number of the kernel.
     pub(crate) number: i64,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct TraceResult {
     pub(crate) shot: Option<StoppedCall>,
 }
 
-/// A running trace.
+/// A running trace of system calls.
 pub(crate) struct Trace {
     thread: JoinHandle<Result<TraceResult, Errno>>,
     stop: Arc<AtomicBool>,
@@ -371,19 +371,19 @@ fn threads(pid: i32) -> Vec<i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Pid of a thread's process.
+/// Returns the pid of a thread's process.
 fn process_of(thread: i32) -> i32 {
     let leader = integration::host::status(thread, "Tgid").and_then(|pid| pid.parse().ok());
     leader.filter(|_| Path::new(&format!("/proc/{thread}")).exists()).unwrap_or(thread)
 }
 
-/// Number and first three arguments of the call at which a thread is stopped.
+/// Returns the number and first three arguments of the call at which a thread is stopped.
 #[cfg(target_arch = "x86_64")]
 fn call(pid: Pid) -> Result<(i64, [u64; 3]), Errno> {
     ptrace::getregs(pid).map(|regs| (regs.orig_rax as i64, [regs.rdi, regs.rsi, regs.rdx]))
 }
 
-/// Number and first three arguments of the call at which a thread is stopped.
+/// Returns the number and first three arguments of the call at which a thread is stopped.
 #[cfg(target_arch = "aarch64")]
 fn call(pid: Pid) -> Result<(i64, [u64; 3]), Errno> {
     ptrace::getregs(pid).map(|regs| (regs.regs[8] as i64, [regs.regs[0], regs.regs[1], regs.regs[2]]))

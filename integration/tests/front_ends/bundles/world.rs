@@ -1,4 +1,4 @@
-//! A daemon, a root file system, and a directory of bundles.
+//! Fixture of the bundle tests: a daemon, a root file system, and a directory of bundles.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,8 +35,8 @@ impl World {
         path.display().to_string()
     }
 
-    /// Writes a plain bundle with a Deployment that prints a word and reads a Secret. If not `ready`, the Deployment
-    /// never becomes ready.
+    /// Writes a plain bundle with a Deployment that prints a word and reads a Secret. If `ready` is false, the
+    /// Deployment never becomes ready.
     pub(crate) fn plain(&self, name: &str, word: &str, ready: bool) -> String {
         let probe = if ready { "test -e /secrets/a" } else { "exit 1" };
         let deployment = format!(
@@ -94,7 +94,7 @@ impl World {
         format!("example.com/box:1={}", self.rootfs.reference())
     }
 
-    /// Installs or upgrades on this root file system.
+    /// Runs an install or upgrade command, which must succeed, with this root file system as the bundle's image.
     #[track_caller]
     pub(crate) fn installs(&self, arguments: &[&str]) {
         self.good(&[arguments, &["--image-override", &self.image()]].concat());

@@ -41,7 +41,7 @@ impl Layout {
         Self { directory, images }
     }
 
-    /// Digest of an image's manifest.
+    /// Returns the digest of an image's manifest.
     fn digest(&self, name: &str) -> String {
         self.images.iter().find(|(known, _)| *known == name).expect("the image").1.digest()
     }

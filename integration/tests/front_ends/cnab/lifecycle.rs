@@ -1,4 +1,4 @@
-//! From install to uninstall.
+//! Tests installations from their install to their uninstall.
 
 use std::fs;
 

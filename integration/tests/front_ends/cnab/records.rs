@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cnab::world::{PASS, World, lamp};
 
-/// Paths of an installation's claims, oldest first.
+/// Returns the paths of an installation's claims, oldest first.
 fn claims(world: &World, name: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(world.claims().join("claims").join(name)).expect("claims");
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! A daemon, a root file system with a run tool, and a directory of claims.
+//! Fixture of the CNAB tests: a daemon, a root file system with a run tool, and a directory of claims.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -51,12 +51,12 @@ impl World {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
 
-    /// Directory of the test's inputs, separate from the daemon's directories.
+    /// Returns the directory of the test's inputs, separate from the daemon's directories.
     fn inputs(&self) -> PathBuf {
         self.rootfs.path().join("srv")
     }
 
-    /// Path of a file in the test's directory.
+    /// Returns the path of a file in the test's directory.
     pub(crate) fn path(&self, name: &str) -> String {
         self.inputs().join(name).display().to_string()
     }
@@ -68,7 +68,7 @@ impl World {
         path
     }
 
-    /// Directory of the claims, next to the daemon's state, so that one search covers both.
+    /// Returns the directory of the claims, next to the daemon's state, so that one search covers both.
     pub(crate) fn claims(&self) -> PathBuf {
         self.daemon.setup().home().join("claims")
     }
@@ -130,7 +130,7 @@ pub(crate) fn search(directory: &Path) -> executor_residue::Report {
     search.report()
 }
 
-/// A bundle with a credential, a secret parameter, a plain parameter, and two outputs.
+/// Returns a bundle with a credential, a secret parameter, a plain parameter, and two outputs.
 pub(crate) fn lamp() -> Value {
     json!({
         "schemaVersion": "v1.0.0", "name": "lamp", "version": "0.1.0",

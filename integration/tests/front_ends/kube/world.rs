@@ -1,4 +1,4 @@
-//! A daemon, a root file system, and a directory of YAML files.
+//! Fixture of the play tests: a daemon, a root file system, and a directory of YAML files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,12 +78,12 @@ impl KubeFixture {
         world
     }
 
-    /// Directory of the test's input files, outside of the searched directories.
+    /// Returns the directory of the test's input files, outside of the searched directories.
     fn inputs(&self) -> PathBuf {
         self.rootfs.path().join("srv/files")
     }
 
-    /// State directory of agent-cli, next to the daemon's state, so that one search covers both.
+    /// Returns the state directory of agent-cli, next to the daemon's state, so that one search covers both.
     fn runtime_dir(&self) -> PathBuf {
         self.daemon.setup().home().join("runtime")
     }
@@ -138,7 +138,7 @@ impl KubeFixture {
         ran.json()
     }
 
-    /// Parsed output of `diff`: each pod and its change.
+    /// Returns the parsed output of `diff`: each pod and its change.
     pub(crate) fn diff(&self, path: &str) -> Vec<(String, String)> {
         let ran = self.play(&["diff", path, "--json"]);
         let document = ran.json();
@@ -158,7 +158,7 @@ impl KubeFixture {
         self.daemon.api.get(id).unwrap()
     }
 
-    /// Content of a file in a running container.
+    /// Returns the content of a file in a running container.
     pub(crate) fn content(&self, id: &str, path: &str) -> String {
         // The process is reported a moment after the state.
         let running = wait::until("the process is reported", || {

@@ -1,4 +1,4 @@
-//! Logs from a given entry number.
+//! Tests that a client can read logs from a given entry number.
 
 use executor_proto::v1::StreamLogsRequest;
 use integration::cli;

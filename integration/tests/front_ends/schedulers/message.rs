@@ -1,4 +1,4 @@
-//! The termination message of a process.
+//! Tests the termination message of a container's process.
 
 use executor_proto::v1::{Action, Container, RunAction, RunRequest, SerialAction, TerminationMessage};
 use integration::api::{ending, exit};

@@ -1,4 +1,4 @@
-//! Counters of containers.
+//! Tests the resource counters of containers.
 
 use std::collections::HashMap;
 

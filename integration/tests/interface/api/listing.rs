@@ -1,4 +1,4 @@
-//! List: pages, and filters by state and label.
+//! Tests List: pages, and filters by state and label.
 
 use executor_proto::v1::{ListRequest, State};
 use integration::api::Api;

@@ -18,7 +18,7 @@ const LANES: usize = 8;
 /// Number of calls after which a lane opens a new connection. Every second call uses the lane's first connection.
 const EACH: usize = 25;
 
-/// Subject of the certificate that the daemon presents.
+/// Returns the subject of the certificate that the daemon presents.
 fn presented(tls: &TlsDaemon) -> String {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-connect", &tls.address]).stdin(Stdio::null()).stderr(Stdio::null());

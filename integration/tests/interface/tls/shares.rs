@@ -10,7 +10,8 @@ use integration::tls::{Issued, TlsDaemon, unnamed};
 use prost::Message as _;
 use rcgen::DnType;
 
-/// One entry that matches several identities: each identity has its own share.
+/// Configuration entry that matches several identities. Each identity has its own share of streams and of memory for
+/// responses.
 const CALLERS: &str = "[[callers]]\nou = 'readers'\nmethods = ['read']\n";
 /// Maximum number of streams on a connection.
 const STREAMS: usize = 250;

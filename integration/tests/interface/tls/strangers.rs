@@ -14,7 +14,8 @@ use integration::wait::{self, DEFAULT_TIMEOUT};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 
-/// Number of unauthenticated clients. EXECUTOR_TLS_STRANGERS overrides the default; use 10000 for a long run.
+/// Returns the number of unauthenticated clients. EXECUTOR_TLS_STRANGERS overrides the default; use 10000 for a long
+/// run.
 fn strangers() -> usize {
     std::env::var("EXECUTOR_TLS_STRANGERS").map_or(600, |count| count.parse().unwrap())
 }

@@ -17,7 +17,7 @@ pub(crate) const ENDS: &str = "trap 'exit 0' TERM; echo up; while :; do sleep 0.
 /// A process that ignores SIGTERM.
 pub(crate) const IGNORES: &str = "trap '' TERM; echo up; while :; do sleep 0.05; done";
 
-/// Number of containers, a tenth of which ignore SIGTERM.
+/// Returns the number of containers, a tenth of which ignore SIGTERM.
 fn containers() -> usize {
     std::env::var("EXECUTOR_DRAIN_CONTAINERS").map_or(20, |number| number.parse().unwrap())
 }

@@ -24,7 +24,7 @@ fn remove(daemon: &Daemon) {
     daemon.api.ids().iter().for_each(|id| daemon.api.delete(id, true).unwrap());
 }
 
-/// Drawings of the bar without control sequences.
+/// Returns the drawings of the bar without control sequences.
 fn drawings(terminal: &Terminal) -> Vec<String> {
     terminal.text().split('\r').map(plain).filter(|line| line.contains("draining")).collect()
 }

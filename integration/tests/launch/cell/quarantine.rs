@@ -61,12 +61,12 @@ impl Stage {
         self.daemon.api.info().allocated.unwrap().memory_bytes >> 20
     }
 
-    /// Number of containers quarantined in this phase, from the metrics.
+    /// Returns the number of containers quarantined in this phase, from the metrics.
     fn counted(&self, phase: &str) -> f64 {
         metrics::value(&self.daemon, &format!("executor_quarantined{{phase=\"{phase}\"}}"))
     }
 
-    /// Checks that the rest of the cell works.
+    /// Checks that the daemon still serves calls and runs other containers.
     fn works_on(&self) {
         let ended = self.daemon.api.run_to_end(sh("exit 5").id("other").memory(64 << 20).file("a", b"x"));
         assert_eq!(exit(&ended), Ok(5));

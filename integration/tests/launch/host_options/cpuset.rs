@@ -1,4 +1,4 @@
-//! CPUs and memory nodes.
+//! Tests the CPUs and memory nodes of containers.
 
 use executor_proto::v1::{Limits, RunRequest, UpdateLimitsRequest};
 use integration::api::pid;

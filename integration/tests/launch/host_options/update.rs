@@ -44,7 +44,7 @@ fn processors(daemon: &Daemon, id: &str) -> String {
     quota.split(' ').next().unwrap().to_owned()
 }
 
-/// Remaining memory of the node in MiB.
+/// Returns the remaining memory of the node in MiB.
 fn remaining(daemon: &Daemon) -> u64 {
     daemon.api.info().remaining.unwrap().memory_bytes / MIB
 }

@@ -8,7 +8,7 @@ use integration::{api, host, wait};
 
 use super::{asked, create, delete, get, in_pod, namespace, stop};
 
-/// Pids of a pod's shim and first process.
+/// Returns the pids of a pod's shim and first process.
 fn processes(daemon: &Daemon, pod: &str) -> (i32, i32) {
     let record = daemon.record(pod);
     (record.shim.pid, record.prepared.unwrap().init.pid)

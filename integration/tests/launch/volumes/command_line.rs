@@ -1,4 +1,4 @@
-//! Volume flags of agent-cli.
+//! Tests the volume flags of agent-cli.
 
 use integration::cli::run;
 use integration::rootfs::Rootfs;

@@ -28,7 +28,7 @@ use super::{Lent, at, names, of_path, read_only, refused, said, with};
 
 const SLEEP: &str = "exec sleep 100000";
 
-/// Volume of a path of the host, changed by `change`.
+/// Returns the volume of a path of the host, changed by `change`.
 fn bound(host: &Path, path: &str, change: impl FnOnce(&mut HostPath)) -> VolumeMount {
     let mut asked = HostPath { path: host.display().to_string(), ..HostPath::default() };
     change(&mut asked);
@@ -45,7 +45,7 @@ fn entry(path: &Path, more: &str) -> String {
     format!("{{ path = '{}'{more} }}", path.display())
 }
 
-/// A container that can mount file systems, with the host's ids.
+/// Gives the container of a request the host's ids and the privilege to mount file systems.
 fn of_host(request: RunRequest) -> RunRequest {
     let capabilities = Some(Capabilities { add: vec!["CAP_SYS_ADMIN".into()], ..Capabilities::default() });
     RunRequest { capabilities, user_namespace: UserNamespace::Host.into(), ..request }

@@ -1,4 +1,4 @@
-//! Images as volumes.
+//! Tests images that are mounted as volumes.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::{at, below, read_only, refused, said, with};
 
-/// An image of two layers: the upper layer removes a file of the lower layer and adds another.
+/// Returns an image of two layers: the upper layer removes a file of the lower layer and adds another.
 fn image() -> Image {
     let image = Image::new();
     fs::create_dir(image.root().join("lib")).unwrap();

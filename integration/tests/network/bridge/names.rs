@@ -26,7 +26,7 @@ const NAME_SERVER: &str = include_str!("names/name_server.py");
 const OUTSIDE: &str = "NOERROR 198.51.100.7";
 const NXDOMAIN: &str = "NXDOMAIN";
 
-/// A query to the gateway of the network `bridge`.
+/// Builds a query to the gateway of the network `bridge`.
 fn on_bridge(protocol: &str, kind: &str, name: &str) -> String {
     format!("{BRIDGE_V4},{protocol},{kind},{name}")
 }
@@ -87,7 +87,7 @@ struct NameServer {
 }
 
 impl NameServer {
-    /// The queries received so far, each with its protocol.
+    /// Returns the queries received so far, each with its protocol.
     fn queries(&self) -> Vec<String> {
         fs::read_to_string(&self.log).unwrap_or_default().lines().map(str::to_owned).collect()
     }
@@ -108,7 +108,7 @@ fn with_aliases(request: RunRequest, aliases: &[&str]) -> RunRequest {
     RunRequest { network_aliases: aliases.iter().map(|&alias| alias.to_owned()).collect(), ..request }
 }
 
-/// The name for a reverse lookup of an address.
+/// Returns the name for a reverse lookup of an address.
 fn reverse(ip: &str) -> String {
     match ip.parse().unwrap() {
         std::net::IpAddr::V4(ip) => {

@@ -91,8 +91,8 @@ impl Stage {
         assert_eq!(sent.exit, Some(Ok(0)), "{}", String::from_utf8_lossy(&sent.stderr));
     }
 
-    /// Skips the first `skipped` marks that have arrived at the victim. Returns the other marks when the mark `last` is
-    /// among them.
+    /// Skips the first `skipped` marks that have arrived at the victim. Waits until `last` is among the later marks,
+    /// and returns the later marks.
     fn arrived(&self, skipped: usize, last: &str) -> Vec<String> {
         wait::until(&format!("the frame {last} arrives"), || {
             let marks: Vec<String> = self.marks().split_off(skipped);
@@ -109,7 +109,7 @@ impl Stage {
         String::from_utf8(text).unwrap().lines().filter(|line| *line != "up").map(str::to_owned).collect()
     }
 
-    /// The victim's neighbour entries, after it has connected to each neighbour.
+    /// Returns the victim's neighbour entries, after it has connected to each neighbour.
     fn neighbours(&self) -> Vec<String> {
         let known = |node: &str, family: &str| self.nodes[node][family].as_str().unwrap().to_owned();
         let reported = executed(self.world.api(), script("victim", "ip neigh show dev eth0")).unwrap().text();
@@ -135,7 +135,7 @@ impl Stage {
     }
 }
 
-/// Hardware address of the neighbour with an IPv4 address.
+/// Returns the hardware address of the neighbour with an IPv4 address.
 fn hardware(v4: &str) -> String {
     let octets = v4.parse::<std::net::Ipv4Addr>().unwrap().octets();
     format!("02:65:{}", octets.map(|octet| format!("{octet:02x}")).join(":"))

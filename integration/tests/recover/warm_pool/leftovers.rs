@@ -24,7 +24,7 @@ fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
     (made, inits)
 }
 
-/// Waits until the host has no resources of warm containers, except the resources of waiting warm containers.
+/// Waits until `ready` warm containers wait, and the host has no resources of other warm containers.
 fn only_those_that_wait((run_dir, state_dir): (&Path, &Path), launcher: i32, ready: usize) {
     wait::until_ok("only the waiting warm containers are left", || {
         let (waiting, kept) = (warm_pool::waiting(run_dir), warm_pool::waiting(state_dir));
@@ -84,7 +84,8 @@ fn launch_with_stopped_pool_goes_cold() {
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);
 }
 
-/// If the launcher is killed, unused warm containers exit on their own, and the next launcher removes the rest.
+/// If the launcher is killed, unused warm containers exit on their own, and the next launcher removes everything that
+/// they leave.
 #[test]
 fn warm_pool_ends_with_its_launcher() {
     for with_shells in [false, true] {

@@ -61,7 +61,7 @@ fn limits(daemon: &Daemon, id: &str) -> BTreeMap<String, String> {
     LIMITS.iter().filter_map(read).collect()
 }
 
-/// Limits of every kind except swap.
+/// Returns limits of every kind except swap.
 fn limited() -> Limits {
     Limits {
         memory_bytes: 48 << 20,

@@ -60,8 +60,8 @@ fn killed_unpacker_leaves_nothing() {
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
 }
 
-/// If a launcher is killed together with its unpacker, no partial layer is left: the next launcher removes the rest,
-/// and unpacks the layer.
+/// If a launcher is killed together with its unpacker, no partial layer is left: the next launcher removes what was
+/// unpacked, and unpacks the layer again.
 #[test]
 fn killed_launcher_leaves_no_half_layer() {
     let mut launcher = Launcher::start(&[]);

@@ -17,9 +17,9 @@ const EACH: u64 = 32 << 10;
 /// Number of bytes that one of the containers writes.
 const WRITTEN: u64 = 32 << 20;
 
-/// Number of bytes used on the state directory's own file system, including unlinked files. The ledger is excluded,
-/// because it keeps records of containers. Warm containers also have directories, so the figure is read when the pool
-/// is full.
+/// Returns the number of bytes used on the state directory's own file system, including unlinked files. The ledger is
+/// excluded, because it keeps records of containers. Warm containers also have directories, so the figure is read when
+/// the pool is full.
 fn used(daemon: &Daemon) -> u64 {
     daemon.api.wait_until_warm_pool_is_ready();
     let noted = || -> u64 {

@@ -22,7 +22,7 @@ const MOUNTS: [&str; 3] = ["dev", "proc", "sys"];
 const NAMES: [&str; 3] = ["etc/hostname", "etc/hosts", "etc/resolv.conf"];
 const LAYERS: usize = 4;
 
-/// A tree unpacked by umoci. Entries that differ in every container are adapted.
+/// Returns a tree unpacked by umoci. Entries that differ in every container are adapted.
 fn umoci_tree(root: &Path) -> Tree {
     let mut tree = listing(root);
     mount_on(&mut tree, &MOUNTS);

@@ -117,7 +117,7 @@ impl Attacks {
     }
 }
 
-/// Capabilities of this process, which the launcher inherits.
+/// Returns the capabilities of this process, which the launcher inherits.
 fn ours() -> Vec<String> {
     let bounding = u64::from_str_radix(&status(std::process::id() as i32, "CapBnd").unwrap(), 16).unwrap();
     let known = executor_core::validate::CAPABILITIES.iter().enumerate();

@@ -94,7 +94,7 @@ fn handle(path: &str) -> Value {
     json!([kind.parse::<i32>().unwrap(), number])
 }
 
-/// Device numbers of a host disk that the host itself can open.
+/// Returns the device numbers of a host disk that the host itself can open.
 fn disk() -> Value {
     let names = fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
     let name = names.filter(|name| fs::File::open(Path::new("/dev").join(name)).is_ok()).min().unwrap();

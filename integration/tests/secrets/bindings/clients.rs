@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         Self { daemon, id, log: daemon.api.follow(id) }
     }
 
-    /// Reads the next output.
+    /// Reads the bindings that the clients print next.
     fn reads(&mut self) -> Value {
         let mut line = String::new();
         while !line.ends_with('\n') {
@@ -110,8 +110,8 @@ impl<'a> Reader<'a> {
 
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
-/// Two bindings. The database's name sorts first, because kube-service-bindings 2.1.0 stops at the first binding of
-/// another type.
+/// Returns two bindings. The database's name sorts first, because kube-service-bindings 2.1.0 stops at the first
+/// binding of another type.
 fn vcap(password: &str, other: &str) -> Vcap {
     Vcap::new(&json!({
         "postgresql": [{
@@ -128,7 +128,7 @@ fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Expected output of both Python clients.
+/// Returns the expected output of both Python clients.
 fn python(password: &str, other: &str) -> Value {
     let sql = json!({
         "type": "postgresql", "provider": "postgresql", "label": "postgresql", "plan": "small", "name": "a-db",
@@ -145,7 +145,7 @@ fn python(password: &str, other: &str) -> Value {
     })
 }
 
-/// Expected output of @nebhale/service-bindings.
+/// Returns the expected output of @nebhale/service-bindings.
 fn nebhale(password: &str, other: &str) -> Value {
     let binding = json!({"name": "a-db", "password": password, "certificate": hex(CERTIFICATE)});
     json!({"all": ["a-db", other], "sql": [binding], "provided": 1, "other": 0})

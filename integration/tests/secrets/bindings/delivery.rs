@@ -45,7 +45,7 @@ fn collect(dir: &Path, below: &str, found: &mut BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// Contents of files as text.
+/// Returns the contents of files as text.
 fn text(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<&str, &str> {
     files.iter().map(|(path, content)| (path.as_str(), std::str::from_utf8(content).unwrap())).collect()
 }

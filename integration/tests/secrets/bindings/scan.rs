@@ -16,7 +16,7 @@ use crate::bindings::{Vcap, run_agent_cli};
 
 const SIZES: [usize; 3] = [64, 4096, 100_000];
 
-/// A VCAP_SERVICES document with random values.
+/// Returns a VCAP_SERVICES document with random values.
 fn vcap(needles: &mut Needles, what: &str) -> Vcap {
     let mut credentials = serde_json::Map::new();
     for size in SIZES {

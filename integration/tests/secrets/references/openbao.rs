@@ -130,7 +130,7 @@ impl Bao {
         self.table(&format!("token_file = \"{}\"\n", self.shelf.put("token", &self.token).display()))
     }
 
-    /// Configuration table with these keys for the login.
+    /// Returns the configuration table with these keys for the login.
     pub(crate) fn table(&self, login: &str) -> String {
         format!(
             "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"{}\"\npoll_seconds = 1\n\

@@ -27,7 +27,7 @@ pub(crate) fn until_daemon_has_none(daemon: &Daemon, what: &str, needles: &Needl
     });
 }
 
-/// Also searches the shims.
+/// Searches executord, the launcher, the shims and every file of the daemon.
 fn search(daemon: &Daemon, needles: &Needles) -> Report {
     let ours = footprint::processes(&daemon.setup().run_dir(), daemon.launcher());
     search_processes(daemon, needles, ours.into_iter().collect())

@@ -75,7 +75,7 @@ fn update(id: &str, token: &ProviderToken) -> UpdateFilesRequest {
     UpdateFilesRequest { id: id.into(), provider_tokens: vec![token.clone()], ..UpdateFilesRequest::default() }
 }
 
-/// Finds the signature of a token.
+/// Returns needles that find the signature of a token.
 fn needles(token: &ProviderToken) -> Needles {
     let mut needles = Needles::new().unwrap();
     needles.add("signature", token.token.rsplit('.').next().unwrap().as_bytes());

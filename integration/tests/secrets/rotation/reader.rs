@@ -65,7 +65,7 @@ seen['stamps'] = len(stamps)
 print(json.dumps(seen), flush=True)
 "#;
 
-/// A pair of files of one generation: one file fits into a page, the other has several pages.
+/// Returns a pair of files of one generation: one file fits into a page, the other has several pages.
 fn pair(generation: usize) -> [(&'static str, Vec<u8>); 2] {
     let stamp = format!("generation {generation:08}\n");
     [("pair/a", stamp.repeat(3).into_bytes()), ("pair/b", stamp.repeat(600).into_bytes())]

@@ -347,7 +347,7 @@ fn refused_large_upload_reports_cause() {
     }
 }
 
-/// Number of names with the prefix of partial copies in a directory of a container.
+/// Returns the number of names with the prefix of partial copies in a directory of a container.
 fn partial(pid: i32) -> usize {
     let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).expect("the path exists");
     names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".executor-archive-")).count()

@@ -1,4 +1,4 @@
-//! Clients attached to a container's own process.
+//! Tests clients that are attached to a container's own process.
 
 use executor_proto::v1::attach_request::Part;
 use executor_proto::v1::{AttachStart, EndOfInput, RunRequest, State, WindowSize};
@@ -109,7 +109,7 @@ fn blocked_watcher_does_not_block_process() {
     assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
 }
 
-/// Bytes of all values without a repeated pattern, so that a lost or duplicated packet is detected.
+/// Returns bytes of all values without a repeated pattern, so that a lost or duplicated packet is detected.
 fn noise(length: u64) -> Vec<u8> {
     (0..length).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }

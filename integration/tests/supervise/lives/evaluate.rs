@@ -13,7 +13,7 @@ pub(crate) struct Memory {
     pub(crate) anonymous_rss_kib: u64,
 }
 
-/// Figures of a daemon at rest.
+/// Resource usage of a daemon and its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) executord: Memory,

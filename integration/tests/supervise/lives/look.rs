@@ -30,7 +30,7 @@ pub(crate) fn counts(daemon: &Daemon, network: &Network) -> [u64; 7] {
     counts.map(|count| count as u64)
 }
 
-/// Measures all figures.
+/// Measures all resource figures of the daemon and its host.
 pub(crate) fn figures(daemon: &Daemon, network: &Network) -> Figures {
     let [processes, cgroups, launcher_mounts, host_mounts, files, interfaces, rules] = counts(daemon, network);
     let (executord, launcher) = (daemon.pid(), daemon.launcher().expect("the daemon has a launcher"));

@@ -16,14 +16,15 @@ pub(crate) struct Report<'a> {
     pub(crate) at_once: usize,
     /// Number of results that the daemon keeps.
     pub(crate) kept: usize,
-    /// Figures after each tenth.
+    /// Resource figures after each tenth of the containers.
     pub(crate) figures: &'a [Figures],
     /// Durations of the consecutive containers, from the call to the result.
     pub(crate) took: &'a [Option<Duration>],
 }
 
 impl Report<'_> {
-    /// Median and 99th percentile of the duration of the first and of the last consecutive containers, in microseconds.
+    /// Returns the median and the 99th percentile of the durations, in microseconds, for the first and for the last
+    /// consecutive containers.
     fn times(&self) -> [(usize, [u128; 2]); 2] {
         let took: Vec<Duration> = self.took.iter().copied().flatten().collect();
         let compared = COMPARED.min(took.len() / 2);

@@ -31,7 +31,7 @@ impl Journald {
         run_dir(&self.namespace).join("socket")
     }
 
-    /// Entries of a container, read with journalctl.
+    /// Returns the entries of a container, read with journalctl.
     fn entries(&self, id: &str) -> Vec<Value> {
         let mut command = Command::new("journalctl");
         command.arg(format!("--namespace={}", self.namespace)).args(["--output=json", "--all", "--no-pager"]);

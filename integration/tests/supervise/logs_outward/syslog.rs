@@ -58,7 +58,7 @@ impl Rsyslogd {
         Self { child: command.spawn().expect("rsyslogd is installed"), dir: dir.to_owned() }
     }
 
-    /// Lines that rsyslogd has written so far.
+    /// Returns the lines that rsyslogd has written so far.
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.join("out")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);

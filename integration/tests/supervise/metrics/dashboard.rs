@@ -67,7 +67,7 @@ impl Prometheus {
     }
 }
 
-/// All queries of the dashboard, each with its panel.
+/// Returns all queries of the dashboard, each with its panel.
 fn queries() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();

@@ -12,7 +12,7 @@ use executor_proto::v1::{Container, Step, exit_status};
 
 use crate::random_trees::grow::{Leaf, LeafEnd, Node, Tree};
 
-/// Required result of a part of a tree.
+/// Result that an action of a tree must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     NotStarted,
@@ -91,7 +91,8 @@ impl<'a> Evaluator<'a> {
         self.steps.get(path).copied().ok_or_else(|| format!("{path} is not reported"))
     }
 
-    /// Evaluates a part of the tree. `cancellable` is true if another action or a call could cancel it.
+    /// Computes the required result of an action and the actions in it. `cancellable` is true if another action or a
+    /// call could cancel it.
     fn node(&self, path: &str, node: &Node, cancellable: bool) -> Result<End, String> {
         let (kind, end) = match node {
             Node::Run(leaf) => ("run", self.leaf(path, leaf, cancellable)?),

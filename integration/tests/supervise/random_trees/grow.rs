@@ -31,7 +31,8 @@ pub(crate) enum Node {
     Run(Leaf),
     Serial(Vec<Node>),
     Parallel(Vec<Node>),
-    /// Fails when one of its parts exits. The exception is a main action with sidecars.
+    /// Codependent actions: when one of them exits, the others are cancelled. If `fails_on_exit` is true, an action
+    /// that succeeds also counts as failed.
     Codependent {
         fails_on_exit: bool,
         parts: Vec<Node>,
@@ -78,7 +79,7 @@ struct Growing<'a> {
 }
 
 impl Tree {
-    /// Grows a tree.
+    /// Creates a random tree.
     pub(crate) fn grow(random: &mut Random) -> Self {
         let stopped_after = (random.below(4) == 0).then(|| random.below(400));
         let ended = stopped_after.is_some();

@@ -28,8 +28,8 @@ done
 openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out accounts.key
 openssl pkey -in accounts.key -pubout -out accounts.pub"#;
 
-/// Issues a certificate of the CA `ca` in the working directory: `$1` is the name of its files, `$2` the subject, `$3` the
-/// extensions, and `$4` the end of its validity, as an argument of date. The existing key is kept.
+/// Issues a certificate of the CA `ca` in the working directory: `$1` is the name of the certificate's files, `$2` the
+/// subject, `$3` the extensions, and `$4` the end of its validity, as an argument of date. The existing key is kept.
 const ISSUE: &str = r#"[ -e $1.key ] || openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $1.key
 openssl req -new -key $1.key -subj "$2" -out $1.csr
 printf '%s\n' '[all]' 'commonName = supplied' 'organizationName = optional' '[one]' 'policy = all' "database = $1.issued" \
@@ -90,8 +90,8 @@ front-proxy front-proxy-ca /CN=front-proxy-client clientAuth
     Ok(())
 }
 
-/// Issues a certificate while the cluster runs, and replaces `NAME.crt` in the directory `pki` of the first node. `end` is
-/// the end of its validity, as an argument of date: `+60 seconds`.
+/// Issues a certificate while the cluster runs, and replaces `NAME.crt` in the directory `pki` of the first node. `end`
+/// is the end of its validity, as an argument of date: `+60 seconds`.
 pub(super) fn issue(pki: &Path, name: &str, subject: &str, extensions: &str, end: &str) -> anyhow::Result<()> {
     let mut command = Command::new("sh");
     command.args(["-ec", ISSUE, "sh", name, subject, extensions, end]).current_dir(pki);

@@ -51,7 +51,8 @@ pub(super) fn write_kubeconfigs(directory: &Path, sites: &[Arc<Site>]) -> anyhow
     Ok(())
 }
 
-/// Starts all programs. Returns the processes of nsenter, which end with the room.
+/// Starts all programs of the control plane. Returns the processes of nsenter, which exit when the namespaces of `room`
+/// are removed.
 pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::Result<Vec<Child>> {
     let pki = |name: &str| directory.join("pki").join(name).display().to_string();
     let start = |name: &str, arguments: &[&str]| -> anyhow::Result<Child> {

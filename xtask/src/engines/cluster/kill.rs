@@ -1,7 +1,7 @@
-//! `cargo xtask cluster-kill`: kills the programs of a node at random while pods come and go.
+//! `cargo xtask cluster-kill`: kills the programs of a node at random while pods are created and removed.
 //!
 //! The container of each pod makes a directory. A second run of the container would fail to make the directory. Half of
-//! the pods belong to Jobs. The Jobs show that no exit is lost. The others stay until they are replaced.
+//! the pods belong to Jobs, which show that no exit is lost. The other pods run until they are replaced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,9 +63,9 @@ pub(crate) struct Options {
 #[derive(Default, Serialize)]
 struct Outcome {
     seed: u64,
-    /// Number of kills by program.
+    /// Number of kills of each program.
     kills: BTreeMap<&'static str, u32>,
-    /// Exits of the kubelet because the runtime was not running when the kubelet started.
+    /// Number of times that the kubelet exited because the runtime was not running when the kubelet started.
     kubelet_exits: u32,
     /// Number of completed Jobs.
     jobs: u32,

@@ -22,7 +22,7 @@ pub(super) struct Cluster {
     pub(super) node: Node,
     pub(super) others: Vec<Node>,
     kubectl: PathBuf,
-    /// Processes of nsenter.
+    /// Processes of nsenter that run the programs of the control plane.
     _control: Vec<Child>,
 }
 
@@ -68,7 +68,7 @@ impl Cluster {
         output(self.command().args(arguments), "")
     }
 
-    /// Creates or changes objects.
+    /// Creates or changes the objects of a manifest.
     pub(super) fn apply(&self, manifest: &str) -> anyhow::Result<()> {
         output(self.command().args(["apply", "--filename", "-"]), manifest).map(drop)
     }
@@ -111,7 +111,8 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Writes a script that runs kubectl in the namespaces, and returns its path.
+    /// Writes a script that runs kubectl as administrator in the namespaces of the first node. Returns the path of the
+    /// script.
     pub(super) fn write_wrapper(&self) -> anyhow::Result<PathBuf> {
         let path = self.node.path("kubectl");
         let enter = self.node.command(Path::new("env"));

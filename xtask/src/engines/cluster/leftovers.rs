@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::kubectl::Cluster;
 
-/// Places with the uids of pods, and scripts that print the uids. `$0` is the name of the node's parent cgroup.
+/// Kinds of resources whose names contain the uid of a pod, and shell scripts that print these uids. `$0` is the name
+/// of the node's parent cgroup.
 const PLACES: [(&str, &str); 4] = [
     ("the kubelet's directories", "ls /var/lib/kubelet/pods"),
     ("the mounts", "grep -o ' /var/lib/kubelet/pods/[^/]*' /proc/self/mountinfo | sed 's/.*\\///' | sort -u"),
@@ -15,8 +16,8 @@ const PLACES: [(&str, &str); 4] = [
     ("the cgroups", "find /sys/fs/cgroup -path \"*/$0/*\" -name 'pod*' -type d | sed 's/.*pod//' | sort -u"),
 ];
 
-/// Waits until no sandbox, directory, mount, log or cgroup of a deleted pod is left. The control: each place has the
-/// running pods of the system.
+/// Waits until no sandbox, directory, mount, log or cgroup of a deleted pod is left. The control: in each of
+/// [`PLACES`], the running pods of the system are found.
 pub(super) fn until_none(cluster: &Cluster) -> anyhow::Result<()> {
     let mut last = Vec::new();
     let is_clean = || {

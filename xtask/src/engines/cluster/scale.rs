@@ -58,7 +58,7 @@ enum Part {
 
 #[derive(Default, Serialize)]
 struct Figures {
-    /// Highest processor use of the machine before a run, as a share of one processor.
+    /// Highest processor use of the idle machine before a run. 1.0 is one whole processor.
     rest: f64,
     nodes: Vec<NodeFigure>,
     api: Option<ApiFigure>,
@@ -70,7 +70,7 @@ struct NodeFigure {
     runtime: String,
     /// Seconds until all pods were ready.
     start_seconds: f64,
-    /// Milliseconds of processor time a second that the machine uses, without and with the pods.
+    /// Processor time that the machine uses, in milliseconds per second: without the pods, and with the pods.
     machine_ms: [f64; 2],
     programs: BTreeMap<String, ProgramFigure>,
 }
@@ -79,7 +79,7 @@ struct NodeFigure {
 #[derive(Default, Serialize)]
 struct ProgramFigure {
     processes: u32,
-    /// Milliseconds of processor time a second.
+    /// Processor time in milliseconds per second.
     ms: f64,
     memory_kib: u64,
 }
@@ -88,11 +88,11 @@ struct ProgramFigure {
 #[derive(Default, Serialize)]
 struct ApiFigure {
     pods_per_node: f64,
-    /// Requests a second, by the program of the node, the verb and the resource.
+    /// Requests per second, by the program of the node, the verb and the resource.
     requests: BTreeMap<String, f64>,
     /// Watches, by the program of the node.
     watches: BTreeMap<String, f64>,
-    /// Bytes a second from and to the node.
+    /// Bytes per second: from the node, and to the node.
     bytes: [f64; 2],
 }
 
@@ -143,7 +143,7 @@ fn node_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<NodeFig
     Ok(NodeFigure { runtime, start_seconds, machine_ms: [without, with], programs })
 }
 
-/// Returns the processor time of the machine during [`MEASUREMENT_PERIOD`], in milliseconds a second.
+/// Returns the processor time of the machine during [`MEASUREMENT_PERIOD`], in milliseconds per second.
 fn machine() -> anyhow::Result<f64> {
     let (begin, busy) = (Instant::now(), usage::busy_seconds()?);
     std::thread::sleep(MEASUREMENT_PERIOD); // the time that is measured
@@ -223,7 +223,7 @@ struct Request {
     stage: String,
     /// Id of the request, which all its stages have.
     id: String,
-    /// Position in the log.
+    /// Offset in the log, in bytes.
     at: u64,
 }
 

@@ -66,7 +66,7 @@ impl<'a> Space<'a> {
         self.input("", arguments)
     }
 
-    /// Runs kubectl with an input.
+    /// Runs kubectl in the namespace with `input` as standard input, and returns its standard output.
     pub(super) fn input(&self, input: &str, arguments: &[&str]) -> anyhow::Result<String> {
         output(self.command().args(arguments), input)
     }

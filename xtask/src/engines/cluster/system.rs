@@ -10,7 +10,7 @@ use crate::engines::site::{ADDRESS, Site};
 
 /// Maximum memory of the node's pods, in KiB. The kubelet evicts pods if they use more.
 const MEMORY: u64 = 2 << 20;
-/// Objects of the system, with placeholders.
+/// Manifest of the system's pods, with placeholders.
 const MANIFEST: &str = include_str!("system.yaml");
 
 /// Writes the configuration of a node's kubelet, and returns its arguments.

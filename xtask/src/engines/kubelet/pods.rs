@@ -1,4 +1,4 @@
-//! Static pods.
+//! Creates static pods, waits for their states, and removes them.
 
 use std::fs;
 
@@ -87,12 +87,12 @@ impl StaticPod<'_> {
         Ok(pod.status(container)["state"]["terminated"].clone())
     }
 
-    /// Returns the log of a container by the kubelet's API.
+    /// Returns the log of a container through the kubelet's API.
     pub(super) fn log(&self, container: &str) -> anyhow::Result<String> {
         self.node.get(&format!("/containerLogs/default/{}/{container}", self.full_name()))
     }
 
-    /// Executes a shell script in a container by the kubelet's API, and returns its output.
+    /// Executes a shell script in a container through the kubelet's API, and returns its output.
     pub(super) fn execute(&self, container: &str, script: &str) -> anyhow::Result<String> {
         let query = ["sh", "-c", script].map(|word| format!("command={}", escape(word))).join("&");
         let url = self.url("exec", container, &format!("{query}&output=1"));
@@ -149,8 +149,8 @@ impl StaticPod<'_> {
         })
     }
 
-    /// Removes the manifest, and waits until no resources of the pod remain. `more` returns a shell script that prints
-    /// further leftovers of the pod with a uid.
+    /// Removes the manifest, and waits until no resources of the pod remain. `more` gets the pod's uid and returns a
+    /// shell script that prints further leftovers of the pod.
     fn remove_with(self, more: &dyn Fn(&str) -> String) -> anyhow::Result<()> {
         let uid = self.find()?.map(|pod| pod.uid().to_owned()).unwrap_or_default();
         ensure!(!uid.is_empty(), "the kubelet does not list the pod {}", self.name);
@@ -178,7 +178,7 @@ impl Drop for StaticPod<'_> {
     }
 }
 
-/// Escapes a word for a query.
+/// Escapes a word for the query of a URL.
 fn escape(word: &str) -> String {
     let byte = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => char::from(byte).to_string(),

@@ -72,7 +72,7 @@ pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     Ok("a daemon without load responds, and a killed daemon does not".into())
 }
 
-/// Peak memory of a process since [`reset_peak`], in bytes.
+/// Returns the peak memory of a process since [`reset_peak`], in bytes.
 fn peak(pid: i32) -> anyhow::Result<u64> {
     let line = integration::host::status(pid, "VmHWM").with_context(|| format!("process {pid} does not exist"))?;
     let kilobytes: u64 = line.trim_end_matches(" kB").parse()?;
@@ -128,7 +128,7 @@ fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
     request
 }
 
-/// Field number of `action` in a RunRequest.
+/// Returns the field number of `action` in a RunRequest.
 fn action_tag() -> u32 {
     let action = Some(v1::Action::default());
     let bytes = RunRequest { action, ..RunRequest::default() }.encode_to_vec();

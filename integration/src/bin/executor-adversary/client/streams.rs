@@ -252,7 +252,7 @@ fn followers_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("{accepted} streams of root are open; the next stream is refused: {refused}"))
 }
 
-/// Number of requests to shims so far.
+/// Returns the number of requests to shims so far.
 fn requests(daemon: &Daemon) -> f64 {
     metrics::value(daemon, "executor_container_readings_total")
 }
@@ -324,7 +324,7 @@ fn counters_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("{readings} readings of {containers} containers: {asked} requests were counted"))
 }
 
-/// Path of the metrics socket.
+/// Returns the path of the metrics socket.
 fn scraped(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("metrics.sock")
 }

@@ -1,4 +1,5 @@
-//! Tables for measurements with many containers: bursts, idle containers, a thousand containers, and failure counts.
+//! Prints the tables of measurements with many containers: bursts, idle containers, a thousand containers, and failure
+//! counts.
 
 use serde_json::json;
 
@@ -148,7 +149,7 @@ impl Report {
     }
 }
 
-/// CPU time by process per container, in milliseconds.
+/// Returns the CPU time by process per container, in milliseconds.
 fn reported(used: &Used) -> String {
     let reported: Vec<_> =
         used.by_process().iter().map(|(name, time)| format!("{name} {}", milliseconds(*time))).collect();

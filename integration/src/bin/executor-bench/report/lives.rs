@@ -1,4 +1,4 @@
-//! Tables of single containers and of throughput.
+//! Prints the tables of single containers and of throughput.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -163,7 +163,7 @@ fn figures(latency: &Latency) -> Value {
     })
 }
 
-/// CPU time per container: of the whole machine, and by process.
+/// Returns the CPU time per container: of the whole machine, and by process.
 pub(super) fn processor(used: &Used) -> Value {
     let each = |(name, time): (&'static str, Duration)| (name, micros(time));
     json!({

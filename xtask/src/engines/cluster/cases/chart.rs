@@ -1,4 +1,4 @@
-//! The Helm chart of `packaging/kubernetes`.
+//! Cases for the Helm chart of `packaging/kubernetes`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const RELEASE: &str = "executor-cri";
 const MANIFESTS: [&str; 2] = ["csi-driver.yaml", "runtime-classes.yaml"];
 /// Kinds of objects that the chart or Helm creates.
 const KINDS: &str = "csidrivers,runtimeclasses,secrets,configmaps";
-/// Values that the schema refuses, and a part of the error.
+/// Chart values that the schema refuses, each with a part of the error message.
 const REFUSED: [(&str, &str); 4] = [
     ("csiDriver.name=Secrets", "/csiDriver/name"),
     ("csiDriver.serviceAccountTokenInSecrets=true", "/csiDriver/tokenRequests"),
@@ -25,8 +25,9 @@ const REFUSED: [(&str, &str); 4] = [
     ("nodeSelectors.runtime=other", "nodeSelectors"),
 ];
 
-/// The chart renders the manifests of the package, and refuses invalid values. After its installation, the API server has
-/// its objects, and a pod with its RuntimeClass runs. An upgrade changes the CSIDriver. After the removal, no object is left.
+/// The chart renders the manifests of the package, and refuses invalid values. After its installation, the API server
+/// has the chart's objects, and a pod with its RuntimeClass runs. An upgrade changes the CSIDriver. After the removal,
+/// no object is left.
 pub(super) fn chart_is_installed_and_removed(cluster: &Cluster) -> anyhow::Result<()> {
     let manifests = Workspace::find()?.root.join("packaging/kubernetes");
     let helm = Helm { cluster, chart: manifests.join("chart") };

@@ -1,4 +1,4 @@
-//! Certificates that expire: the kubelet's client certificate, and the certificate of a provider of secrets.
+//! Cases for certificates that expire: the kubelet's client certificate, and the certificate of a provider of secrets.
 
 use std::fs;
 use std::path::Path;

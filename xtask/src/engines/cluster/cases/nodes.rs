@@ -146,7 +146,8 @@ pub(super) fn dead_node_is_replaced(cluster: &Cluster) -> anyhow::Result<()> {
     // The Service no longer has the dead node's pod.
     space.run("client", &pod(WAIT, json!({})))?;
     cluster.until("the Service has no pod of the node", || Ok((endpoints(&space, name)? == 0).then_some(())))?;
-    // kube-proxy applies the change a little later. With a dead pod among four, 24 of 24 requests succeed once in 1000 times.
+    // kube-proxy applies the change a little later. With a dead pod among four, 24 of 24 requests succeed once in 1000
+    // times.
     cluster.until("the Service responds to each request", || Ok(space.execute("client", &many(24)).ok()))?;
     space.execute("client", &many(24))?;
     let is_ending = || Ok((!data()?["metadata"]["deletionTimestamp"].is_null()).then_some(()));
@@ -195,7 +196,7 @@ fn web(script: &str, container: Value) -> Value {
     spec
 }
 
-/// Returns the fields of a container that is ready when it serves.
+/// Returns the fields of a container that is ready when port 8080 accepts connections.
 fn serves() -> Value {
     json!({"readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}})
 }

@@ -1,4 +1,4 @@
-//! Secrets by reference in annotations and in an inline volume: CRI rules C51 to C55.
+//! Cases for secrets by reference in annotations and in an inline volume: CRI rules C51 to C55.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
 use crate::engines::node::{Node, SECRETS, VAULT_PORT};
 use crate::engines::site::NAME;
 
-/// Manifest of the package.
+/// Manifest of the CSIDriver in the package.
 pub(super) const DRIVER: &str = include_str!("../../../../../packaging/kubernetes/csi-driver.yaml");
 /// Configuration that allows the pods of one service account to use all secrets.
 const CONFIGURATION: &str = "[cri.csi]\n[[cri.secrets]]\nservice_accounts = [\"app\"]\nnamespaces = [\"secrets\"]\n\
@@ -26,7 +26,8 @@ const SECOND: &str = "p0ZrW6tFhB3yMjD8uEaC1sOgQv7lTnX5kIeH2wPz";
 const NATIVE: &str = "d4GqNs9oLxU2bVh7KfTzEw1yRmJc6PiA8kZuXe3v";
 /// Value of a file below the kubelet's directory, where other CSI plugins write secrets.
 const STORED: &str = "m7HtCy2wQeJb9XoV5sKuRa1nLzGd6FpI3iYxTk8q";
-/// Programs that never have a value, except for the program that writes the files.
+/// Names of the programs that never have a secret value. The shim is not listed, because it writes the files and has
+/// the values until the pod is removed.
 const PROGRAMS: [&str; 7] =
     ["etcd", "kube-apiserver", "kube-controller", "kubelet", "executor-cri", "executord", "executor-launch"];
 

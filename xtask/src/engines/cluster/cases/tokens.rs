@@ -71,9 +71,10 @@ impl Drop for Server<'_> {
     }
 }
 
-/// A pod of the service account that OpenBao's role names reads the secret. A pod of another account does not start, and
-/// its status names the login. After a restart of executord the secret is followed again when the kubelet sends the token.
-/// No token is in a record or a log of the runtime. The control: tokens of pods are in the kubelet's directory.
+/// A pod of the service account that OpenBao's role names reads the secret. A pod of another account does not start,
+/// and its status names the login. After a restart of executord, the pod gets new values of the secret again when the
+/// kubelet sends the token. No token is in a record or a log of the runtime. The control: tokens of pods are in the
+/// kubelet's directory.
 pub(super) fn provider_is_asked_as_the_pod(cluster: &Cluster) -> anyhow::Result<()> {
     secrets::enable(cluster, CONFIGURATION, &format!("{DRIVER}{TOKENS}"))?;
     let (node, server) = (&cluster.node, Server::start(cluster)?);

@@ -47,7 +47,7 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// Differences between a report and the known failures.
+/// Comparison of a report with the known failures.
 pub(super) struct Verdict {
     /// Failed cases that are not known.
     new: Vec<String>,

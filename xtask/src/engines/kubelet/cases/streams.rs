@@ -95,7 +95,7 @@ pub(super) fn streams_are_connected(node: &Node) -> anyhow::Result<()> {
     pod.remove()
 }
 
-/// Runs the client of streams, and returns its output and exit code.
+/// Runs the test client of the streaming endpoints, and returns its output and exit code.
 fn stream(node: &Node, arguments: &[&str], input: &str) -> anyhow::Result<(String, Option<i32>)> {
     let mut command = node.command(&node.streams);
     let mut client = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
