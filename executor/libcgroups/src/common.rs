@@ -125,8 +125,9 @@ impl AnyCgroupManager {
 /// # Errors
 /// Returns an error if no hierarchy is mounted.
 pub fn create_cgroup_manager(config: CgroupConfig) -> Result<AnyCgroupManager, CreateCgroupSetupError> {
+    let CgroupConfig { cgroup_path, .. } = config;
     let is_version_2 = get_cgroup_setup()? == CgroupSetup::Unified;
-    let path = config.cgroup_path.strip_prefix("/").unwrap_or(&config.cgroup_path);
+    let path = cgroup_path.strip_prefix("/").unwrap_or(&cgroup_path);
     Ok(AnyCgroupManager { dir: is_version_2.then(|| Path::new(DEFAULT_CGROUP_ROOT).join(path)) })
 }
 

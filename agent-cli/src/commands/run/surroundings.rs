@@ -53,7 +53,9 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
     let mut tmpfs = Tmpfs { path: format!("/{}", parts.join("/")), ..Tmpfs::default() };
     for option in options.split(',').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-        let number = |value: &str| value.parse::<u32>().map_err(|_| format!("{name}={value} is not a numeric id from 0 to {}", u32::MAX));
+        let number = |value: &str| {
+            value.parse::<u32>().map_err(|_| format!("{name}={value} is not a numeric id from 0 to {}", u32::MAX))
+        };
         match (name, value) {
             ("size", Some(value)) => tmpfs.size_bytes = units::size(value)?,
             ("mode", Some(value)) => {

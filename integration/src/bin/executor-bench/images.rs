@@ -53,7 +53,10 @@ impl Images {
             let image = Image::new();
             for group in &groups {
                 for directory in *group {
-                    let to = directory.file_name().and_then(|name| name.to_str()).with_context(|| format!("{} has no name in UTF-8", directory.display()))?;
+                    let to = directory
+                        .file_name()
+                        .and_then(|name| name.to_str())
+                        .with_context(|| format!("{} has no name in UTF-8", directory.display()))?;
                     image.copy_to(directory, to);
                 }
                 image.commit();
