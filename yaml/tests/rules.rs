@@ -160,7 +160,7 @@ fn a_place_is_found_by_its_path() {
     assert!(!format!("{node:?} {:?}", node.value).contains('x'));
 }
 
-/// Rule P1: tabs within braces and brackets are space, as for go-yaml.
+/// Rule P1: within braces and brackets, tabs count as white space, as in go-yaml.
 #[test]
 fn p1_tabs_in_flow_are_space() {
     for text in [

@@ -247,8 +247,8 @@ impl Volumes {
         Ok(allowed)
     }
 
-    /// Returns the device and inode of a path, or `None` if the path's file system does not respond. Only one thread
-    /// waits for a path.
+    /// Returns the device and inode of a path, or `None` if the path's file system does not respond. At most one thread
+    /// at a time looks up a path, so a hung file system blocks one thread for each of its paths.
     async fn locate(&self, path: &str) -> Option<io::Result<Place>> {
         if !locked(&self.unanswered).insert(path.to_owned()) {
             return self.locate_again(path).await;

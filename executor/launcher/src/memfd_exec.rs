@@ -44,8 +44,8 @@ pub(crate) fn is_sealed() -> bool {
     named && seals().is_ok_and(|seals| seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW))
 }
 
-/// Shows the arguments of this process, without the reserved bytes after the first argument. Must be called before the
-/// first fork.
+/// Sets the command line that `ps` displays to the arguments of this process, without the reserved bytes after the
+/// first argument. Must be called before the first fork.
 ///
 /// # Errors
 /// Returns an error if `/proc` cannot be read.

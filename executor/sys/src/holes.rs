@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Returns the next stored range of a file, from `at` on, or `None` if only holes follow. Moves the file position.
+/// Returns the first range of data at or after offset `at`, or `None` if only a hole follows. Moves the file position.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not a regular file or the lookup fails.

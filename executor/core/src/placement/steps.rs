@@ -12,7 +12,8 @@ use crate::plan::PlannedFile;
 pub struct StepMount {
     /// Target, with the indices of the process's own files.
     pub point: MountPoint,
-    /// Links to files of the container that the mount would hide: paths below the target, and link targets.
+    /// Symbolic links to the container's files that this mount would hide. Each entry is the link's path, relative to
+    /// the mount point, and the path that it points to.
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 

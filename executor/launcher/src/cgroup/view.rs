@@ -44,7 +44,8 @@ impl Hierarchies {
         matches!(self, Self::V1 { .. })
     }
 
-    /// Mounts the tmpfs with the mount points of the views. The launcher calls this once.
+    /// Mounts the shared tmpfs at `view`, and creates in it the directories on which the containers' cgroup directories
+    /// are mounted later. The launcher calls this once.
     ///
     /// # Errors
     /// Returns an error with the path if a mount point or link cannot be created.

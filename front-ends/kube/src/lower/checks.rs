@@ -13,7 +13,7 @@ use crate::plan::{Hook, Role};
 /// Maximum timeout of one check, in seconds.
 const TIMEOUT_MAX: i32 = 60;
 const TIME_MAX: i64 = 3600;
-/// Maximum number of consecutive successes or failures.
+/// Maximum value of a probe's `successThreshold` and `failureThreshold`.
 const THRESHOLD_MAX: i32 = 100;
 
 impl Lowering<'_> {

@@ -16,7 +16,8 @@ fn with(swap_bytes: Option<i64>, memory_reservation_bytes: u64, request: RunRequ
     RunRequest { limits: Some(limits), ..request }
 }
 
-/// The cgroup has the requested limits. As a control, swap counts against the memory limit without a swap limit.
+/// The cgroup has the requested limits. As a control, a container without a swap limit can use no swap beyond its
+/// memory limit.
 #[test]
 fn swap_is_limited_as_asked() {
     let daemon = Setup::default().config("[policy]\nswap_bytes_max = -1\n").start();

@@ -22,7 +22,8 @@ const MOUNTS: [&str; 3] = ["dev", "proc", "sys"];
 const NAMES: [&str; 3] = ["etc/hostname", "etc/hosts", "etc/resolv.conf"];
 const LAYERS: usize = 4;
 
-/// Returns a tree unpacked by umoci. Entries that differ in every container are adapted.
+/// Returns the tree that umoci unpacked, comparable with a container's tree: with its mount points, and without what
+/// differs in every container.
 fn umoci_tree(root: &Path) -> Tree {
     let mut tree = listing(root);
     mount_on(&mut tree, &MOUNTS);

@@ -77,7 +77,7 @@ pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Re
 pub(crate) fn log_health(health: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
     let NoteHealth { healthy, run } = health;
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::decide_start) {
-        return Err(Refused::new(Reason::Denied, "the container has no checks that determine whether it has started"));
+        return Err(Refused::new(Reason::Denied, "the container has no startup or liveness check"));
     }
     let is_present = ready.record.restarts.as_ref().is_none_or(|restarts| restarts.count == run);
     if is_present && ready.record.state == State::Running {

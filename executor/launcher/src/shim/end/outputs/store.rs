@@ -155,7 +155,7 @@ impl<'a> Store<'a> {
             };
             let largest = self.list.files.iter().enumerate().max_by_key(|(_, file)| file.size).map(|(index, _)| index);
             let Some(largest) = largest.filter(|_| is_full(&error)) else {
-                return Err(format!("list of the outputs: {}", plain(&error)));
+                return Err(format!("cannot write the list of the captured outputs: {}", plain(&error)));
             };
             self.drop_file(largest, NO_ROOM);
         }

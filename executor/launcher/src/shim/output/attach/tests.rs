@@ -14,7 +14,7 @@ fn client(attached: &mut Attached, asked: &Attach) -> Result<Seqpacket, Refused>
     attached.take(asked, vec![theirs.as_fd().try_clone_to_owned().unwrap()]).map(|()| ours)
 }
 
-/// Returns received output, in which each packet is preceded by its mark, and all received positions.
+/// Returns two values: the received packets, each with its leading type byte, and the received positions.
 fn heard(client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut all, mut positions) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; ATTACHED_PACKET_MAX];
