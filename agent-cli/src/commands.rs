@@ -304,7 +304,7 @@ pub(crate) enum Prepared {
     Direct(Direct),
 }
 
-/// What remains after the preparation of a command: nothing, or work that needs an executord.
+/// Result of preparing a command: the command is done, or it needs executord.
 pub(crate) enum Next {
     /// Done without executord; holds the exit status.
     Done(u8),

@@ -130,8 +130,8 @@ impl Drain {
     /// Returns the next progress message, or `None` after the last message.
     ///
     /// # Errors
-    /// Returns [`Code::Aborted`] if [`Cell::undrain`] cancels the drain. Returns an error if executord is unavailable
-    /// for longer than [`crate::Client::with_patience`] allows.
+    /// Returns [`Code::Aborted`] if [`Cell::undrain`] cancels the drain. Returns an error if executord stays
+    /// unavailable longer than [`crate::Client::with_patience`] allows.
     pub async fn next(&mut self) -> Result<Option<DrainResponse>, Error> {
         loop {
             let begun = Instant::now();

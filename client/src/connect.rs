@@ -142,8 +142,8 @@ impl Client {
         answer.map(Response::into_inner).map_err(|status| self.error(&status))
     }
 
-    /// Makes a call, and repeats it as long as it fails with a status for which `away` returns true, such as the status
-    /// of a broken connection. The call must be idempotent, because executord may receive it more than once.
+    /// Makes a call, and repeats it while `away` returns true for the status of its failure. The call must be
+    /// idempotent, because executord may receive it more than once.
     pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,
@@ -206,8 +206,8 @@ impl Attempts {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// Returns `error` if repeating cannot help ([`Error::is_away`] is false), or an error if executord is unavailable
-    /// for too long.
+    /// Returns `error` if repeating cannot help ([`Error::is_away`] is false). Returns an error if executord stays
+    /// unavailable longer than [`crate::Client::with_patience`] allows.
     pub async fn again(&mut self, error: Error) -> Result<(), Error> {
         if !error.is_away() {
             return Err(error);

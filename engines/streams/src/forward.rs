@@ -131,8 +131,8 @@ impl Session<'_> {
     }
 }
 
-/// Parses the headers of a stream: returns true for the data stream of a pair and false for the error stream, the port,
-/// and the id of the pair.
+/// Parses the headers of a stream. Returns true for the data stream of a pair (false for the error stream), the port
+/// number and the pair's id.
 fn parse(stream: u32, headers: &Headers) -> Option<(bool, u16, String)> {
     let data = match headers.get("streamtype")?.as_str() {
         "data" => true,

@@ -20,9 +20,9 @@
 //!
 //! # Back-pressure
 //!
-//! Like the kubelet and spdystream, the SPDY connection has no window per stream: spdystream ignores `WINDOW_UPDATE`
-//! and sends none. Memory is bounded by queues instead. Output waits for the client ([`Output::write`]). If the input
-//! of a stream is not read, the server stops reading from the client after at most 1 MiB. In port-forward, where
+//! As with the kubelet, the SPDY connection has no window per stream, because spdystream neither sends nor reads
+//! `WINDOW_UPDATE`. Queues bound the memory instead. Output waits for the client ([`Output::write`]). If a stream's
+//! input is not read, the server stops reading from the client after at most 1 MiB. In port-forward, where
 //! streams are independent, a stream whose input has been stuck for [`Limits::stall`] is reset, so that it cannot block
 //! the other streams forever.
 //!

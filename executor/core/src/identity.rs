@@ -97,7 +97,7 @@ pub struct IdentityNames {
     /// IP addresses in the certificate.
     #[serde(default)]
     pub ip_addresses: Vec<String>,
-    /// SPIFFE ID in the certificate; empty if there is none.
+    /// SPIFFE ID in the certificate, or an empty string.
     #[serde(default)]
     pub spiffe_id: String,
 }

@@ -168,8 +168,8 @@ impl Filter {
 
     /// Returns true if a test call must fail once this filter is installed.
     ///
-    /// Returns false for a custom profile, which may allow every call, and for privileged or unconfined containers,
-    /// which have no filter.
+    /// Returns false for a custom profile, because it may allow every call. Returns false for privileged and unconfined
+    /// containers, because they have no filter.
     pub(crate) fn can_be_tried(&self) -> bool {
         self.ours
     }

@@ -68,7 +68,6 @@ pub struct CgroupConfig {
 /// State of a cgroup's freezer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreezerState {
-    Undefined,
     Frozen,
     Thawed,
 }

@@ -58,7 +58,7 @@ impl Sort {
     }
 }
 
-/// What the caller must do after keys were pressed.
+/// Action that the caller must take after a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressed {
     /// The screen must be redrawn.

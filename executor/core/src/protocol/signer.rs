@@ -40,7 +40,7 @@ pub struct SignRequest {
     /// IP addresses in the certificate.
     #[prost(string, repeated, tag = "6")]
     pub ip_addresses: Vec<String>,
-    /// SPIFFE ID in the certificate; empty if there is none.
+    /// SPIFFE ID in the certificate, or an empty string.
     #[prost(string, tag = "7")]
     pub spiffe_id: String,
 }

@@ -1,8 +1,8 @@
 //! Validates updates of a running container's secret files against the current files.
 //!
 //! The input is the container's plan, and the files and removed paths of an update request; the output is the list of
-//! all files after the update, and the indices of the files with new content. Remaining files keep their positions, so
-//! that the list stays in the order of the requests.
+//! all files after the update, and the indices of the files with new content. Remaining files keep their
+//! positions: the list has the order of the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! ConnectPort: forwards bytes between a client and a TCP port in a pod. The pod's shim creates the socket in the pod's
-//! network namespace, and this process connects it. Data is read from the client no faster than the port accepts it,
-//! and from the port no faster than the client accepts it.
+//! network namespace, and this process connects it. Each side is read only as fast as
+//! the other side accepts the data.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

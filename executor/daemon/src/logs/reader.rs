@@ -91,8 +91,8 @@ impl LogReader {
         open_logs(directory).map(LogFiles)
     }
 
-    /// Continues with `files` after the file that is being read, and opens no other files. Call this only for a log
-    /// that does not grow. Only the first call has an effect.
+    /// Continues with `files` after the file that is being read, and opens no other files. The log must not grow
+    /// any more. Only the first call has an effect.
     pub fn detach(&mut self, files: LogFiles) {
         if std::mem::replace(&mut self.detached, true) {
             return;

@@ -92,8 +92,8 @@ fn after(now: Timestamp, ttl: Duration) -> Timestamp {
     Timestamp(now.0.saturating_add(u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Converts requested resources: applies the default limits of containers, and records a violation for each value out
-/// of bounds.
+/// Converts requested resources. Applies the default limits of containers. Records a violation for each value outside
+/// its bounds.
 fn amount(asked: v1::Resources, policy: &Policy, violations: &mut Vec<Violation>) -> Amount {
     let or = |value: u64, default: u64| if value == 0 { default } else { value };
     let amount = Amount {

@@ -57,8 +57,8 @@ impl Source for Directory {
     }
 }
 
-/// Finds the image with the name `selected` in a layout. If `selected` is `None`, finds the only image, or the image
-/// for this host.
+/// Finds the image with the name `selected` in a layout. If `selected` is `None`, finds the only image, or this host's
+/// image.
 pub(super) fn find(
     source: &mut dyn Source,
     form: ImportFormat,

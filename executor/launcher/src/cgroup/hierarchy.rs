@@ -28,8 +28,8 @@ pub(crate) struct Hierarchy {
 
 impl Hierarchy {
     /// Detaches the `used` and `unused` hierarchies from their original mount points, and mounts the `used` hierarchies
-    /// again, named after their controllers. `own` is the content of /proc/self/cgroup. Returns the used hierarchies,
-    /// and the new mount point of cpuset if it is among the unused hierarchies.
+    /// again, named after their controllers. `own` is the content of /proc/self/cgroup. Returns the used hierarchies.
+    /// If cpuset is unused, also returns its new mount point.
     ///
     /// # Errors
     /// Returns an error if a mount fails.

@@ -503,8 +503,8 @@ fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> 
     Ok(found)
 }
 
-/// Releases leases without a container, recreates the tables for the remaining containers, and removes the interfaces
-/// and tables of unused networks.
+/// Releases leases without a container. Recreates the tables of the remaining containers. Removes the interfaces and
+/// tables of unused networks.
 pub(super) fn sweep(host: &Host) {
     let failed = |network: &str, why: &dyn std::fmt::Display| {
         log::line(Level::Error, "", format_args!("network `{network}`: {why}"));

@@ -67,7 +67,7 @@ impl Stored {
     }
 }
 
-/// Whether a record is synced to the disk.
+/// Durability of a written record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
     Synced,

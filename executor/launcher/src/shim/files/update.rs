@@ -373,9 +373,9 @@ enum GenerationRoom {
     None,
 }
 
-/// Checks whether `new` bytes of memory are available. `lingering` contains the number and bytes of old generations, to
-/// which `old` bytes will be added. `memory` is the container's memory limit. `free` returns the unused part of this
-/// limit, if known.
+/// Checks whether `new` bytes of memory are available. `lingering` contains the number and the bytes of replaced
+/// generations. The current generation, of `old` bytes, becomes one of them. `memory` is the container's memory limit,
+/// in bytes. `free` returns the unused bytes of this limit, if known.
 fn room(
     lingering: (usize, u64),
     old: u64,
