@@ -22,6 +22,9 @@ use super::hpack;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Size of gRPC's message prefix: a flag byte and a four-byte length.
 const PREFIX: usize = 5;
+/// Maximum capacity of an incomplete message, as a multiple of the received bytes. A client can claim any length, and
+/// each growth copies the message. A prefix alone reserves nothing.
+const RESERVE_FACTOR: usize = 8;
 /// An empty message: a prefix with length 0.
 const EMPTY: Bytes = Bytes::from_static(&[0; PREFIX]);
 
@@ -196,8 +199,8 @@ pub struct RequestBody<C> {
 enum Parser {
     /// Reading a message's prefix; holds the number of received bytes.
     Prefix([u8; PREFIX], usize),
-    /// Reading a message; holds the message with its prefix, and the number of missing bytes.
-    Message(Vec<u8>, usize),
+    /// Reading a message; holds its prefix, the received bytes after it, and the number of missing bytes.
+    Message([u8; PREFIX], Vec<u8>, usize),
     /// No more bytes of the body are consumed.
     Over,
 }
@@ -228,17 +231,15 @@ impl<C: MessageCheck> RequestBody<C> {
                         self.ready.push_back(prefix.to_vec().into());
                         self.parser = Parser::Over;
                     } else {
-                        let mut message = Vec::with_capacity(PREFIX + length.min(bytes.len()));
-                        message.extend_from_slice(&prefix);
-                        self.parser = Parser::Message(message, length);
+                        self.parser = Parser::Message(prefix, Vec::new(), length);
                         self.message()?;
                     }
                 }
-                Parser::Message(message, left) => {
+                Parser::Message(_, message, left) => {
                     let taken = bytes.len().min(*left);
                     if message.capacity() - message.len() < taken {
-                        // Capacity is doubled up to the final length; the allocator overwrites the old memory.
-                        message.reserve_exact(taken.max(message.len().min(*left)));
+                        let capacity = (message.len() + taken).saturating_mul(RESERVE_FACTOR);
+                        message.reserve_exact((capacity - message.len()).min(*left));
                     }
                     message.extend_from_slice(&bytes[..taken]);
                     bytes = &bytes[taken..];
@@ -253,16 +254,18 @@ impl<C: MessageCheck> RequestBody<C> {
 
     /// If the message is complete, checks it and passes it on.
     fn message(&mut self) -> Result<(), Status> {
-        let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
-        let message = std::mem::take(message);
+        let Parser::Message(prefix, message, 0) = &mut self.parser else { return Ok(()) };
+        let (prefix, message) = (*prefix, std::mem::take(message));
         self.parser = Parser::Prefix([0; PREFIX], 0);
-        self.check.check(&message[PREFIX..])?;
-        let message = Bytes::from(message);
+        self.check.check(&message)?;
         if self.conversation.streams_requests() {
-            self.conversation.push_request(message.slice(PREFIX..));
+            self.conversation.push_request(message.into());
             self.ready.push_back(EMPTY);
         } else {
-            self.ready.push_back(message);
+            // tonic reserves space for the message when it has read the prefix. If both came together, it would copy
+            // the message into twice the space.
+            self.ready.push_back(prefix.to_vec().into());
+            self.ready.push_back(message.into());
         }
         Ok(())
     }
