@@ -286,6 +286,9 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         if !attachment.is_leaving {
             leave(host, attachment)?;
         }
+        if attachment.is_leaving || !attachment.ports.is_empty() {
+            rules::delete_loopback_answers(attachment).map_err(failed("cannot delete nf_tables rules"))?;
+        }
         link::remove(&attachment.device).map_err(failed("cannot remove the interface of the container"))?;
         for address in &attachment.addresses {
             let udp =
@@ -303,8 +306,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("cannot release the addresses"))
 }
 
-/// Deletes the rules of a container that has exited, which frees its ports. This is faster than [`detach`], which
-/// removes the other resources.
+/// Deletes the map elements of a container that has exited, which frees its ports. This is faster than [`detach`],
+/// which removes the other resources.
 ///
 /// # Errors
 /// Returns a description of the failure if a step fails.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -171,10 +172,10 @@ impl NetlinkSocket {
         if !readable_by(&self.0, Instant::now() + RESPONSE_TIMEOUT)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let mut buffer = vec![0; PART_MAX];
-        let (length, _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
-        buffer.truncate(length);
-        Ok(buffer)
+        // Most responses are short: only the used part of this buffer is touched.
+        let mut buffer = [MaybeUninit::uninit(); PART_MAX];
+        let ((received, _), _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
+        Ok(received.to_vec())
     }
 }
 

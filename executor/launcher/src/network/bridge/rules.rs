@@ -18,6 +18,7 @@
 //! gets a source address of the bridge that represents `::1`. The replies are moved to the loopback interface before
 //! the bridge sees them, because the kernel tracks the connection there.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -43,8 +44,9 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 const MULTICAST_REPORT: u8 = 143;
 /// Protocols that have ports.
-const WITH_PORTS: [u8; 3] = [TCP, UDP, 132];
+const WITH_PORTS: [u8; 3] = [TCP, UDP, SCTP];
 const TCP: u8 = 6;
+const SCTP: u8 = 132;
 /// Interface index of the loopback device.
 const LOOPBACK: u32 = 1;
 const LOOPBACK_NAME: &str = "lo";
@@ -126,7 +128,7 @@ pub(super) fn add(container: &BridgeAttachment) -> io::Result<()> {
     with_host_netfilter(|socket| batch.commit(socket))
 }
 
-/// Deletes the elements of a container, and the chain of [`answer_loopback`].
+/// Deletes the elements of a container.
 ///
 /// # Errors
 /// Returns `NotFound` if the tables of the network do not exist.
@@ -138,12 +140,21 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
     }
     batch.switch_to(Family::Bridge);
     batch.delete_element(QUERIES, &padded(container.device.as_bytes(), 16), None);
-    if !container.ports.is_empty() {
-        batch.switch_to(Family::Netdev);
-        batch.make_table();
-        batch.delete_chain(&container.device);
-    }
     with_host_netfilter(|socket| batch.commit(socket))
+}
+
+/// Deletes the chain of [`answer_loopback`], if it exists. Some kernels delete it together with the container's
+/// interface.
+///
+/// # Errors
+/// Returns the kernel's error if the kernel refuses the request.
+pub(super) fn delete_loopback_answers(container: &BridgeAttachment) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Netdev, &container.interface);
+    batch.delete_chain(&container.device);
+    match with_host_netfilter(|socket| batch.commit(socket)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        deleted => deleted,
+    }
 }
 
 /// Returns two flags: whether the container with this address has opened UDP flows, and whether it has received UDP
@@ -201,13 +212,18 @@ pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> 
         IpAddr::V6(ip) => Some(ip),
     });
     let Some(own) = own else { return Ok(()) };
+    let is_ipv6 = |port: &&PublishedPort| port.host_ip.is_none_or(|ip| ip.is_ipv6());
+    let protocols: BTreeSet<u8> = container.ports.iter().filter(is_ipv6).map(|port| number_of(port.protocol)).collect();
+    if protocols.is_empty() {
+        return Ok(());
+    }
     let mut batch = Batch::new(Family::Netdev, &container.interface);
     batch.make_table();
     let name = &container.device;
     let (kind, policy) = (ChainKind::Filter(0), ChainPolicy::Accept);
     batch.make_chain(&Chain { name, hook: Hook::Ingress, kind, policy, device: Some(name) });
     batch.delete_rules(name);
-    for protocol in WITH_PORTS {
+    for protocol in protocols {
         let from_own = [Step::EtherType(ETHER_IPV6), from(own, 128)];
         let to_alias = [to(alias, 128), Step::Transport(protocol)];
         let matching = [from_own, to_alias].concat();
@@ -389,12 +405,7 @@ fn elements(container: &BridgeAttachment) -> Vec<Element> {
 /// Returns the element that translates a published port to an address of the container. Returns `None` if the address
 /// families differ.
 fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
-    let protocol = match port.protocol {
-        Protocol::Tcp => WITH_PORTS[0],
-        Protocol::Udp => WITH_PORTS[1],
-        Protocol::Sctp => WITH_PORTS[2],
-    };
-    let by_port = [[protocol, 0, 0, 0], number(port.host_port)].concat();
+    let by_port = [[number_of(port.protocol), 0, 0, 0], number(port.host_port)].concat();
     let (value, by_all, by_address) = match to {
         IpAddr::V4(ip) => (ip.octets().to_vec(), PORTS4, ADDRESS_PORTS4),
         IpAddr::V6(ip) => (ip.octets().to_vec(), PORTS6, ADDRESS_PORTS6),
@@ -407,6 +418,15 @@ fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
         Some(IpAddr::V6(ip)) => (by_address, [&ip.octets()[..], &by_port].concat()),
     };
     Some((Family::Inet, set, key, Some([value, number(port.container_port).to_vec()].concat())))
+}
+
+/// Returns the number of a protocol in IP headers.
+fn number_of(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => TCP,
+        Protocol::Udp => UDP,
+        Protocol::Sctp => SCTP,
+    }
 }
 
 /// Encodes a port as a field of a key or value.
