@@ -87,9 +87,9 @@ pub struct Volume {
     held: RefCell<Vec<OwnedFd>>,
 }
 
-/// Receives the descriptor of each file, which is open for writing. A short-lived helper writes the files, and passes
-/// the descriptors to a process that keeps the files open.
-pub type Pass<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<()> + 'a;
+/// Receives each file, which is open for writing. A short-lived helper writes the files, and passes their descriptors
+/// to a process that keeps the files open.
+pub type Pass<'a> = dyn FnMut(OwnedFd) -> io::Result<()> + 'a;
 
 /// Owner and default group of secret files.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +155,7 @@ impl Volume {
         self.held.borrow_mut().retain(is_there);
     }
 
-    /// Writes every file and passes its descriptor to `pass`. The pages are charged to the cgroup of the calling
+    /// Writes every file and passes it to `pass`. The pages are charged to the cgroup of the calling
     /// process.
     ///
     /// # Errors
@@ -185,21 +185,21 @@ impl Volume {
             match &mount.content {
                 Content::File(index) => {
                     let file = write_file(self.handle(), name.as_ref(), contents[*index], owner.uid, access[*index])?;
-                    pass(file.as_fd())?;
+                    pass(file.into())?;
                 }
                 Content::Directory(files) => {
                     let top = make_dir(self.handle(), generations(number).as_os_str(), owner.uid, passage)?;
                     let generation = make_generation(top.as_fd(), GENERATION, &mount.content, access, owner)?;
                     for (index, path) in files {
                         let file = write_file(generation.as_fd(), path, contents[*index], owner.uid, access[*index])?;
-                        pass(file.as_fd())?;
+                        pass(file.into())?;
                     }
                     make_link(Path::new(GENERATION), top.as_fd(), IN_FORCE.as_ref(), owner)?;
                     let private = Access { mode: DIRECTORY, gid: owner.gid };
                     let shown = make_dir(self.handle(), name.as_ref(), owner.uid, private)?;
                     let shown = shown.as_fd();
                     shown::alike(generation.as_fd(), shown, Path::new(""))?;
-                    shown::add(generation.as_fd(), shown, shown, &|path| mount.link(number, path))?;
+                    shown::add(generation.as_fd(), None, shown, &|path| mount.link(number, path))?;
                 }
             }
         }
@@ -219,7 +219,7 @@ impl Volume {
         let mut write = |dir: BorrowedFd<'_>, path: &Path, index: usize| {
             let file = write_file(dir, path, contents[index], owner.uid, access[index])?;
             rustix::fs::linkat(dir, path, &names, index.to_string(), AtFlags::empty())?;
-            pass(file.as_fd())
+            pass(file.into())
         };
         for (number, mount) in mounts.iter().enumerate() {
             let name = number.to_string();

@@ -186,13 +186,13 @@ impl MemFile {
         if cfg!(feature = "residue-control") {
             return Ok(());
         }
-        const ZEROS: [u8; 4096] = [0; 4096];
+        const ZEROS: &[u8] = &[0; 64 << 10];
         let file = std::fs::File::from(self.fd.try_clone()?);
         for offset in (0..self.len).step_by(ZEROS.len()) {
             let length = ZEROS.len().min(self.len - offset);
             file.write_all_at(&ZEROS[..length], offset as u64)?;
         }
-        let mut back = [0xff; ZEROS.len()];
+        let mut back = vec![0xff; ZEROS.len().min(self.len)];
         for offset in (0..self.len).step_by(ZEROS.len()) {
             let length = ZEROS.len().min(self.len - offset);
             file.read_exact_at(&mut back[..length], offset as u64)?;

@@ -161,7 +161,7 @@ impl<'a> Rotation<'a> {
                     let beside = self.beside(change.mount);
                     let file =
                         write_file(self.volume.handle(), &beside, contents[*payload], owner.uid, access[*index])?;
-                    pass(file.as_fd())?;
+                    pass(file.into())?;
                 }
                 (NextContent::Directory { kept, new }, Before::Directory(before), Content::Directory(files)) => {
                     let top = self.volume.top(change.mount)?;
@@ -175,7 +175,7 @@ impl<'a> Rotation<'a> {
                     for (payload, path) in new {
                         let file =
                             write_file(generation.as_fd(), path, contents[*payload], owner.uid, access[&**path])?;
-                        pass(file.as_fd())?;
+                        pass(file.into())?;
                     }
                     make_link(self.name().as_ref(), top.as_fd(), DATA_NEW.as_ref(), owner)?;
                     let private = Access { mode: DIRECTORY, gid: owner.gid };
@@ -200,7 +200,7 @@ impl<'a> Rotation<'a> {
     fn show(&self, mount: usize, generation: BorrowedFd<'_>, beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let (shown, point) = (self.volume.shown(mount)?, &self.mounts[mount]);
         let into = beside.unwrap_or(shown.as_fd());
-        shown::add(generation, shown.as_fd(), into, &|path| point.link(mount, path))
+        shown::add(generation, Some(shown.as_fd()), into, &|path| point.link(mount, path))
     }
 
     /// Returns a temporary path in the volume. For a single file, it holds the new content before the swap and the old

@@ -24,31 +24,34 @@ const TAKEN: &str = "..taken";
 const OPEN_TO_ALL: RawMode = 0o055;
 
 /// Creates in `into` the entries of a generation that `shown` lacks, with their parent directories, so that [`merge`]
-/// can move them to `shown`. Visible directories get the additional permissions of the generation's directories.
+/// can move them to `shown`. Visible directories get the additional permissions of the generation's directories. If
+/// nothing is visible yet, `shown` is `None`.
 pub(super) fn add(
     generation: BorrowedFd<'_>,
-    shown: BorrowedFd<'_>,
+    shown: Option<BorrowedFd<'_>>,
     into: BorrowedFd<'_>,
     link: &dyn Fn(&Path) -> PathBuf,
 ) -> io::Result<()> {
     let stat = rustix::fs::fstat(generation)?;
     let owner = Owner { uid: stat.st_uid, gid: stat.st_gid };
-    widen(generation, shown, Path::new(""))?;
-    let mut todo = vec![(PathBuf::new(), true)];
-    while let Some((dir, is_shown)) = todo.pop() {
+    if let Some(shown) = shown {
+        widen(generation, shown, Path::new(""))?;
+    }
+    let mut todo = vec![(PathBuf::new(), shown)];
+    while let Some((dir, shown)) = todo.pop() {
         for (name, kind) in entries(generation, &dir)? {
             let path = dir.join(name);
-            let there = if is_shown { kind_of(shown, &path)? } else { None };
-            match (kind, there) {
-                (FileType::Directory, Some(FileType::Directory)) => {
+            let there = shown.map(|shown| io::Result::Ok((shown, kind_of(shown, &path)?))).transpose();
+            match (kind, there?) {
+                (FileType::Directory, Some((shown, Some(FileType::Directory)))) => {
                     widen(generation, shown, &path)?;
-                    todo.push((path, true));
+                    todo.push((path, Some(shown)));
                 }
                 (FileType::Directory, _) => {
                     make_like(generation, into, &path)?;
-                    todo.push((path, false));
+                    todo.push((path, None));
                 }
-                (_, Some(FileType::Symlink)) => {}
+                (_, Some((_, Some(FileType::Symlink)))) => {}
                 _ => {
                     make_like(generation, into, &dir)?;
                     make_link(&link(&path), into, &path, owner)?;

@@ -79,13 +79,13 @@ impl Volume {
             match &point.content {
                 Content::File(index) => {
                     let file = write_file(dir.as_fd(), name.as_ref(), contents[*index], owner.uid, access[*index])?;
-                    pass(file.as_fd())?;
+                    pass(file.into())?;
                 }
                 Content::Directory(files) => {
                     let shown = make_generation(dir.as_fd(), &name, &point.content, access, owner)?;
                     for (index, path) in files {
                         let file = write_file(shown.as_fd(), path, contents[*index], owner.uid, access[*index])?;
-                        pass(file.as_fd())?;
+                        pass(file.into())?;
                     }
                     for (path, text) in links {
                         make_parents(shown.as_fd(), path, owner)?;

@@ -33,9 +33,9 @@ fn with_access(contents: &[&[u8]], access: [Access; 4]) -> Volume {
 }
 
 /// Returns a function that holds written files open, as the shim does with files that its helper passes.
-pub(super) fn hold(volume: &Volume) -> impl FnMut(BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn hold(volume: &Volume) -> impl FnMut(OwnedFd) -> io::Result<()> {
     |file| {
-        volume.hold(file.try_clone_to_owned()?);
+        volume.hold(file);
         Ok(())
     }
 }

@@ -119,7 +119,10 @@ impl Volume {
                 _ => break,
             }
         }
-        self.release();
+        match wiped {
+            Ok(()) => self.held.borrow_mut().clear(),
+            Err(_) => self.release(),
+        }
         wiped
     }
 
@@ -242,7 +245,7 @@ fn open_file(dir: impl AsFd, name: &Path, flags: OFlags) -> io::Result<File> {
     })
 }
 
-/// Overwrites the whole file with zeros and reads it back. Returns its size in bytes.
+/// Overwrites the whole file with zeros and reads it back. Returns the number of overwritten bytes, without holes.
 fn wipe_file(file: &File) -> io::Result<u64> {
     let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
     if crate::CONTROL {
@@ -280,13 +283,23 @@ pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
 
 /// Returns the next range with allocated pages, so that a wipe skips holes of any size.
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<Range<u64>>> {
-    let start = match seek(file, SeekFrom::Data(at)) {
-        Ok(start) if start < size => start,
-        Ok(_) | Err(Errno::NXIO) => return Ok(None),
-        Err(error) => return Err(error.into()),
+    if at >= size {
+        return Ok(None);
+    }
+    // Returns `None` if only a hole is left, or if another process has shortened the file.
+    let find = |next| match seek(file, next) {
+        Err(Errno::NXIO) => Ok(None),
+        found => found.map(|found| Some(found.min(size))),
     };
-    let end = seek(file, SeekFrom::Hole(start))?.min(size);
-    Ok((start < end).then_some(start..end))
+    // Most files have no hole, so that one call finds their end.
+    let mut start = at;
+    let mut end = find(SeekFrom::Hole(at))?;
+    if end == Some(at) {
+        let Some(data) = find(SeekFrom::Data(at))?.filter(|data| *data < size) else { return Ok(None) };
+        start = data;
+        end = find(SeekFrom::Hole(start))?;
+    }
+    Ok(end.filter(|end| *end > start).map(|end| start..end))
 }
 
 fn wipe_range(file: &File, range: Range<u64>) -> io::Result<()> {
@@ -305,4 +318,27 @@ fn wipe_range(file: &File, range: Range<u64>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that another process shortens has no data behind its new end, whatever its former size.
+    #[test]
+    fn data_is_found_between_holes_and_ends() {
+        let page = rustix::param::page_size() as u64;
+        let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        let find = |at| next_data(&file, at, 4 * page).unwrap();
+        file.set_len(4 * page).unwrap();
+        assert_eq!(find(0), None);
+        file.write_all_at(b"data", page).unwrap();
+        assert_eq!((find(0), find(2 * page)), (Some(page..2 * page), None));
+        file.write_all_at(b"data", 3 * page).unwrap();
+        assert_eq!(find(2 * page), Some(3 * page..4 * page));
+        assert_eq!(next_data(&file, 3 * page, 3 * page + 4).unwrap(), Some(3 * page..3 * page + 4));
+        assert_eq!(find(4 * page), None);
+        file.set_len(0).unwrap();
+        assert_eq!((find(0), find(page)), (None, None));
+    }
 }

@@ -6,7 +6,7 @@
 
 use crate::errors::plain;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use executor_core::protocol::{Reason, Refused};
 use executor_secrets::volume::Pass;
@@ -53,7 +53,7 @@ pub(crate) fn run_passing(
         Fork::Parent(pid) => pid,
         Fork::Child => {
             drop(ours);
-            let mut pass = |file: BorrowedFd<'_>| theirs.send(PASSED, &[file]);
+            let mut pass = |file: OwnedFd| theirs.send(PASSED, &[file.as_fd()]);
             let done = process::die_with(parent)
                 .map_err(|error| HelperFailure("cannot set up the helper".into(), error))
                 .and_then(|()| act(&mut pass));

@@ -7,7 +7,7 @@
 //! memory, and on hosts where moving between cgroups is slow.
 
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use executor_core::idmap::IdMap;
@@ -97,8 +97,8 @@ impl WarmFiles<'_> {
         let files = &self.plan.files;
         let (owner, access) = ownership(files, self.user, self.file_groups, self.id_map);
         with_contents(contents, files.iter().map(|file| file.size), |contents| {
-            let mut hold = |file: BorrowedFd<'_>| {
-                volume.hold(file.try_clone_to_owned()?);
+            let mut hold = |file: OwnedFd| {
+                volume.hold(file);
                 Ok(())
             };
             let fill = || volume.fill(self.mounts, contents, &access, owner, self.plan.layout(), &mut hold);
