@@ -39,6 +39,7 @@ use super::{NetworkError, nft, store};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::sysctl;
+pub(super) use link::host_addresses;
 
 /// Prefix of bridge port names, and number of hexadecimal digits that distinguish bridges. With the number of the
 /// container's addresses, the name has at most 15 bytes, the kernel's limit.

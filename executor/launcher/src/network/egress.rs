@@ -18,8 +18,8 @@ use executor_core::cni::{Address, Addresses};
 use executor_core::ident::ContainerId;
 use executor_core::plan::{AddressRange, EgressProtocol, EgressRule, Plan};
 use executor_sys::process;
-use nix::sys::socket::SockaddrLike;
 
+use super::bridge::host_addresses;
 use super::name_sockets::NAMES_PORT;
 use super::nft::{self, ESTABLISHED, Hook, IPV4, IPV6, RELATED, Side, Step};
 
@@ -62,17 +62,6 @@ pub(super) fn limit(init: BorrowedFd<'_>, plan: &Plan, addresses: &Addresses) ->
             nft::replace_rules(TABLE, &chains(quiet))
         })
     })
-}
-
-/// Returns the addresses of the host's interfaces.
-fn host_addresses() -> io::Result<Vec<IpAddr>> {
-    let all = nix::ifaddrs::getifaddrs()?.filter_map(|interface| interface.address);
-    let address = |address: nix::sys::socket::SockaddrStorage| match address.family()? {
-        nix::sys::socket::AddressFamily::Inet => address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip())),
-        nix::sys::socket::AddressFamily::Inet6 => address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())),
-        _ => None,
-    };
-    Ok(all.filter_map(address).collect())
 }
 
 /// Returns the host's addresses in the container's networks.

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,8 @@ const SEND_ROOM: usize = 64 << 10;
 const PART_MAX: usize = 64 << 10;
 /// Maximum size of a message that fits the default send buffer, in bytes.
 const SEND_DEFAULT: usize = 16 << 10;
+/// Maximum number of attempts to read a dump. A read fails if the data change during the read.
+const DUMPS_MAX: u32 = 8;
 /// Size of the receive buffer for a dump, in bytes.
 const DUMP_ROOM: usize = 4 << 20;
 const HEADER: usize = 16;
@@ -61,6 +62,21 @@ pub(super) fn with_host_netfilter<T>(act: impl FnOnce(&NetlinkSocket) -> io::Res
         }
         acted
     })
+}
+
+/// Sends a request through a new socket and returns the bodies of all parts of the response. Repeats the request if the
+/// data changed during the read.
+///
+/// # Errors
+/// Returns the kernel's error, or `Interrupted` if the data changed during each read.
+pub(super) fn dump(open: fn() -> io::Result<NetlinkSocket>, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let mut attempts = 1;
+    loop {
+        match open()?.dump(request) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && attempts < DUMPS_MAX => attempts += 1,
+            bodies => return bodies,
+        }
+    }
 }
 
 /// A netlink socket. The socket belongs to the network namespace in which it was created.
@@ -172,10 +188,11 @@ impl NetlinkSocket {
         if !readable_by(&self.0, Instant::now() + RESPONSE_TIMEOUT)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        // Most responses are short: only the used part of this buffer is touched.
-        let mut buffer = [MaybeUninit::uninit(); PART_MAX];
-        let ((received, _), _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
-        Ok(received.to_vec())
+        let (_, length) = recv(&self.0, &mut [0; 0], RecvFlags::PEEK | RecvFlags::TRUNC)?;
+        let mut buffer = vec![0; length.min(PART_MAX)];
+        let (length, _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
+        buffer.truncate(length);
+        Ok(buffer)
     }
 }
 

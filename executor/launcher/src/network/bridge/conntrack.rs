@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 
 use crate::host::Host;
 use crate::network::netlink::{
-    ACKNOWLEDGE, DUMP, NETFILTER_SUBSYSTEM_CONNTRACK as SUBSYSTEM, NetlinkSocket, attribute, attributes, nested,
+    self, ACKNOWLEDGE, DUMP, NETFILTER_SUBSYSTEM_CONNTRACK as SUBSYSTEM, NetlinkSocket, attribute, attributes, nested,
     netfilter_message,
 };
 use crate::network::nft::{IPV4, IPV6};
@@ -30,8 +30,6 @@ const BY_SOURCE: u32 = 1;
 const BY_PROTOCOL: u32 = 1 << 3;
 const BY_DESTINATION_PORT: u32 = 1 << 5;
 const UDP: u8 = 17;
-/// Maximum number of attempts to read the table. A read fails if the table changes during the read.
-const ATTEMPTS: u32 = 5;
 
 /// Deletes the entries of UDP flows of an address: outgoing flows if `opened.0` is true, and incoming flows if
 /// `opened.1` is true. For each direction, the kernel walks its whole table, which takes milliseconds.
@@ -84,15 +82,7 @@ fn is_empty(host: &Host) -> bool {
 
 fn delete(family: u8, filter: &[u8]) -> io::Result<()> {
     let request = netfilter_message(SUBSYSTEM << 8 | GET, DUMP, (1, family, 0), filter);
-    let mut attempts = 0;
-    let entries = loop {
-        attempts += 1;
-        match NetlinkSocket::netfilter()?.dump(&request) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted && attempts < ATTEMPTS => {}
-            entries => break entries?,
-        }
-    };
-    for entry in entries {
+    for entry in netlink::dump(NetlinkSocket::netfilter, &request)? {
         let mut parts = Vec::new();
         for (kind, value) in attributes(entry.get(4..).unwrap_or_default()) {
             match kind {

@@ -21,7 +21,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::network::netlink::{NetlinkSocket, attributes, text_of};
+use crate::network::netlink::{self, NetlinkSocket, attributes, text_of};
 
 /// MTU if the host has no default route.
 const MTU_DEFAULT: u32 = 1500;
@@ -31,6 +31,8 @@ const FOREVER: u32 = u32::MAX;
 const NEW_ROUTE: u16 = 24;
 /// Size of the header of a description of a link (`struct ifinfomsg`), in bytes.
 const LINK_HEADER: usize = 16;
+/// Size of the header of a description of an address (`struct ifaddrmsg`), in bytes.
+const ADDRESS_HEADER: usize = 8;
 /// Type of a bridge link.
 const BRIDGE: &str = "bridge";
 /// Routing table of the host's own addresses.
@@ -293,6 +295,27 @@ fn add_default_route(index: u32, gateway: IpAddr) -> (RouteNetlinkMessage, u16) 
     (RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
+/// Returns the addresses of the host's interfaces. getifaddrs(3) would read all links, too, and the host has a link for
+/// each container on a network.
+///
+/// # Errors
+/// Returns the kernel's error if the kernel refuses the request.
+pub(in crate::network) fn host_addresses() -> io::Result<Vec<IpAddr>> {
+    let request = encode(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP);
+    let own = |answer: Vec<u8>| {
+        let described = answer.get(ADDRESS_HEADER..)?;
+        let find = |wanted| attributes(described).find_map(|(kind, value)| (kind == wanted).then(|| ip(value))?);
+        // If the link leads to a single peer, IFA_ADDRESS is the peer's address.
+        find(libc::IFA_LOCAL).or_else(|| find(libc::IFA_ADDRESS))
+    };
+    Ok(netlink::dump(NetlinkSocket::route, &request)?.into_iter().filter_map(own).collect())
+}
+
+fn ip(octets: &[u8]) -> Option<IpAddr> {
+    let ipv4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    ipv4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
+}
+
 /// A route of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FoundRoute {
@@ -311,7 +334,7 @@ pub(super) fn routes() -> io::Result<Vec<FoundRoute>> {
         let mut message = RouteMessage::default();
         message.header.address_family = family;
         let request = encode(RouteNetlinkMessage::GetRoute(message), NLM_F_DUMP);
-        for answer in NetlinkSocket::route()?.dump(&request)? {
+        for answer in netlink::dump(NetlinkSocket::route, &request)? {
             let mut header = NetlinkHeader::default();
             header.message_type = NEW_ROUTE;
             let decoded = RouteNetlinkMessage::deserialize(&header, &answer);
@@ -388,5 +411,10 @@ mod tests {
         let found = find("lo").unwrap().unwrap();
         assert!(found.index > 0 && found.mtu > 0 && !found.is_bridge, "{found:?}");
         assert_eq!(find("executor-none").unwrap(), None);
+    }
+
+    #[test]
+    fn host_addresses_include_loopback_address() {
+        assert!(host_addresses().unwrap().contains(&"127.0.0.1".parse().unwrap()));
     }
 }
