@@ -287,7 +287,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         if !attachment.is_leaving {
             leave(host, attachment)?;
         }
-        if attachment.is_leaving || !attachment.ports.is_empty() {
+        let has_ipv6 = attachment.addresses.iter().any(|address| address.ip.is_ipv6());
+        if has_ipv6 && (attachment.is_leaving || !attachment.ports.is_empty()) {
             rules::delete_loopback_answers(attachment).map_err(failed("cannot delete nf_tables rules"))?;
         }
         link::remove(&attachment.device).map_err(failed("cannot remove the interface of the container"))?;

@@ -167,8 +167,11 @@ impl NetlinkSocket {
         set_socket_recv_buffer_size_force(&self.0, DUMP_ROOM)?;
         self.send(request)?;
         let mut bodies = Vec::new();
+        // The kernel makes no part larger than the largest buffer of this socket.
+        let mut buffer = vec![0; PART_MAX];
         loop {
-            for answer in split(&self.receive()?)? {
+            let length = self.receive_into(&mut buffer)?;
+            for answer in split(&buffer[..length])? {
                 if answer.flags & INTERRUPTED != 0 {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
@@ -184,15 +187,25 @@ impl NetlinkSocket {
         }
     }
 
+    /// Receives a response that is not a dump.
     fn receive(&self) -> io::Result<Vec<u8>> {
-        if !readable_by(&self.0, Instant::now() + RESPONSE_TIMEOUT)? {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
+        self.wait()?;
         let (_, length) = recv(&self.0, &mut [0; 0], RecvFlags::PEEK | RecvFlags::TRUNC)?;
         let mut buffer = vec![0; length.min(PART_MAX)];
-        let (length, _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
+        let length = self.receive_into(&mut buffer)?;
         buffer.truncate(length);
         Ok(buffer)
+    }
+
+    /// Receives a response or a part of a dump, and returns its length.
+    fn receive_into(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait()?;
+        Ok(recv(&self.0, buffer, RecvFlags::empty())?.0)
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let is_ready = readable_by(&self.0, Instant::now() + RESPONSE_TIMEOUT)?;
+        if is_ready { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
 }
 

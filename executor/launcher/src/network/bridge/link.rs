@@ -86,13 +86,13 @@ fn up(mut link: LinkMessage) -> LinkMessage {
 pub(super) fn find(name: &str) -> io::Result<Option<FoundLink>> {
     match get_link(named(name)) {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-        found => found,
+        found => found.map(Some),
     }
 }
 
-fn get_link(wanted: LinkMessage) -> io::Result<Option<FoundLink>> {
+fn get_link(wanted: LinkMessage) -> io::Result<FoundLink> {
     let answer = NetlinkSocket::route()?.get(&encode(RouteNetlinkMessage::GetLink(wanted), 0))?;
-    found_link(&answer).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    found_link(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Decodes a description of a link. `netlink-packet-route` is not used, because it decodes all of the 60 attributes and
@@ -380,7 +380,7 @@ pub(super) fn uplink_mtu(routes: &[FoundRoute]) -> io::Result<u32> {
     };
     let mut wanted = LinkMessage::default();
     wanted.header.index = route.interface;
-    Ok(get_link(wanted)?.map_or(MTU_DEFAULT, |link| link.mtu))
+    Ok(get_link(wanted)?.mtu)
 }
 
 /// Returns the name of the interface with an index, or the index itself if the name cannot be found.

@@ -128,7 +128,7 @@ pub(super) fn add(container: &BridgeAttachment) -> io::Result<()> {
     with_host_netfilter(|socket| batch.commit(socket))
 }
 
-/// Deletes the elements of a container.
+/// Deletes the elements of a container. Its published ports are then no longer translated.
 ///
 /// # Errors
 /// Returns `NotFound` if the tables of the network do not exist.
@@ -151,10 +151,10 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
 pub(super) fn delete_loopback_answers(container: &BridgeAttachment) -> io::Result<()> {
     let mut batch = Batch::new(Family::Netdev, &container.interface);
     batch.delete_chain(&container.device);
-    match with_host_netfilter(|socket| batch.commit(socket)) {
+    with_host_netfilter(|socket| match batch.commit(socket) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         deleted => deleted,
-    }
+    })
 }
 
 /// Returns two flags: whether the container with this address has opened UDP flows, and whether it has received UDP
