@@ -287,8 +287,7 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         if !attachment.is_leaving {
             leave(host, attachment)?;
         }
-        let has_ipv6 = attachment.addresses.iter().any(|address| address.ip.is_ipv6());
-        if has_ipv6 && (attachment.is_leaving || !attachment.ports.is_empty()) {
+        if attachment.is_leaving || !attachment.ports.is_empty() {
             rules::delete_loopback_answers(attachment).map_err(failed("cannot delete nf_tables rules"))?;
         }
         link::remove(&attachment.device).map_err(failed("cannot remove the interface of the container"))?;
@@ -308,8 +307,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("cannot release the addresses"))
 }
 
-/// Deletes the map elements of a container that has exited, which frees its ports. This is faster than [`detach`],
-/// which removes the other resources.
+/// Frees the published ports of an exited container by deleting its map elements. [`detach`] removes the other
+/// resources, and takes longer.
 ///
 /// # Errors
 /// Returns a description of the failure if a step fails.
@@ -427,7 +426,7 @@ fn warnings(host: &Host, network: &BridgeNetwork) -> Vec<String> {
         }
     }
     const FORWARD: u32 = 2;
-    let chains = NetlinkSocket::netfilter().and_then(|socket| nft::chains(&socket)).unwrap_or_default();
+    let chains = nft::chains().unwrap_or_default();
     for chain in chains {
         let forwards = chain.drops && chain.hook == Some(FORWARD);
         let family = match chain.family {

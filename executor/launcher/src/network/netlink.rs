@@ -162,7 +162,7 @@ impl NetlinkSocket {
     ///
     /// # Errors
     /// Returns the kernel's error, or `Interrupted` if the data changed during the read.
-    pub(super) fn dump(&self, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    fn dump(&self, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         // If the dump does not fit the buffer, parts of it are lost.
         set_socket_recv_buffer_size_force(&self.0, DUMP_ROOM)?;
         self.send(request)?;

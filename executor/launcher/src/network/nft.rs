@@ -303,12 +303,13 @@ pub(super) struct FoundChain {
     pub drops: bool,
 }
 
-/// Returns all chains in the socket's network namespace.
+/// Returns all chains in the network namespace of this process.
 ///
 /// # Errors
 /// Returns an error if the kernel has no nf_tables.
-pub(super) fn chains(socket: &NetlinkSocket) -> io::Result<Vec<FoundChain>> {
-    let messages = socket.dump(&netfilter_message(SUBSYSTEM << 8 | GET_CHAIN, super::netlink::DUMP, (1, 0, 0), &[]))?;
+pub(super) fn chains() -> io::Result<Vec<FoundChain>> {
+    let request = netfilter_message(SUBSYSTEM << 8 | GET_CHAIN, super::netlink::DUMP, (1, 0, 0), &[]);
+    let messages = super::netlink::dump(NetlinkSocket::netfilter, &request)?;
     let found = messages.iter().filter_map(|message| {
         let family = *message.first()?;
         let mut chain = FoundChain { family, table: String::new(), name: String::new(), hook: None, drops: false };

@@ -24,8 +24,8 @@ const TAKEN: &str = "..taken";
 const OPEN_TO_ALL: RawMode = 0o055;
 
 /// Creates in `into` the entries of a generation that `shown` lacks, with their parent directories, so that [`merge`]
-/// can move them to `shown`. Visible directories get the additional permissions of the generation's directories. If
-/// nothing is visible yet, `shown` is `None`.
+/// can move them to `shown`. Visible directories get the additional permissions of the generation's directories. Pass
+/// `None` as `shown` if the visible directory is empty.
 pub(super) fn add(
     generation: BorrowedFd<'_>,
     shown: Option<BorrowedFd<'_>>,
@@ -41,17 +41,17 @@ pub(super) fn add(
     while let Some((dir, shown)) = todo.pop() {
         for (name, kind) in entries(generation, &dir)? {
             let path = dir.join(name);
-            let there = shown.map(|shown| io::Result::Ok((shown, kind_of(shown, &path)?))).transpose();
-            match (kind, there?) {
-                (FileType::Directory, Some((shown, Some(FileType::Directory)))) => {
-                    widen(generation, shown, &path)?;
-                    todo.push((path, Some(shown)));
+            let there = if let Some(shown) = shown { kind_of(shown, &path)? } else { None };
+            match (kind, there, shown) {
+                (FileType::Directory, Some(FileType::Directory), Some(tree)) => {
+                    widen(generation, tree, &path)?;
+                    todo.push((path, shown));
                 }
-                (FileType::Directory, _) => {
+                (FileType::Directory, ..) => {
                     make_like(generation, into, &path)?;
                     todo.push((path, None));
                 }
-                (_, Some((_, Some(FileType::Symlink)))) => {}
+                (_, Some(FileType::Symlink), _) => {}
                 _ => {
                     make_like(generation, into, &dir)?;
                     make_link(&link(&path), into, &path, owner)?;

@@ -199,8 +199,8 @@ pub struct RequestBody<C> {
 enum Parser {
     /// Reading a message's prefix; holds the number of received bytes.
     Prefix([u8; PREFIX], usize),
-    /// Reading a message; holds its prefix, the received bytes after it, and the number of missing bytes.
-    Message([u8; PREFIX], Vec<u8>, usize),
+    /// Reading a message; holds the received bytes after its prefix, and the number of missing bytes.
+    Message(Vec<u8>, usize),
     /// No more bytes of the body are consumed.
     Over,
 }
@@ -231,11 +231,11 @@ impl<C: MessageCheck> RequestBody<C> {
                         self.ready.push_back(prefix.to_vec().into());
                         self.parser = Parser::Over;
                     } else {
-                        self.parser = Parser::Message(prefix, Vec::new(), length);
+                        self.parser = Parser::Message(Vec::new(), length);
                         self.message()?;
                     }
                 }
-                Parser::Message(_, message, left) => {
+                Parser::Message(message, left) => {
                     let taken = bytes.len().min(*left);
                     if message.capacity() - message.len() < taken {
                         let capacity = (message.len() + taken).saturating_mul(RESERVE_FACTOR);
@@ -254,8 +254,8 @@ impl<C: MessageCheck> RequestBody<C> {
 
     /// If the message is complete, checks it and passes it on.
     fn message(&mut self) -> Result<(), Status> {
-        let Parser::Message(prefix, message, 0) = &mut self.parser else { return Ok(()) };
-        let (prefix, message) = (*prefix, std::mem::take(message));
+        let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
+        let message = std::mem::take(message);
         self.parser = Parser::Prefix([0; PREFIX], 0);
         self.check.check(&message)?;
         if self.conversation.streams_requests() {
@@ -264,7 +264,8 @@ impl<C: MessageCheck> RequestBody<C> {
         } else {
             // tonic reserves space for the message when it has read the prefix. If both came together, it would copy
             // the message into twice the space.
-            self.ready.push_back(prefix.to_vec().into());
+            let length = (message.len() as u32).to_be_bytes();
+            self.ready.push_back([&[0][..], &length].concat().into());
             self.ready.push_back(message.into());
         }
         Ok(())

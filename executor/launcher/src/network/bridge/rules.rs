@@ -149,6 +149,9 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
 /// # Errors
 /// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn delete_loopback_answers(container: &BridgeAttachment) -> io::Result<()> {
+    if own_ipv6(container).is_none() {
+        return Ok(());
+    }
     let mut batch = Batch::new(Family::Netdev, &container.interface);
     batch.delete_chain(&container.device);
     with_host_netfilter(|socket| match batch.commit(socket) {
@@ -207,11 +210,7 @@ fn add_elements(container: &BridgeAttachment, batch: &mut Batch) {
 /// # Errors
 /// Returns the kernel's error if the kernel refuses the request.
 pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> io::Result<()> {
-    let own = container.addresses.iter().find_map(|address| match address.ip {
-        IpAddr::V4(_) => None,
-        IpAddr::V6(ip) => Some(ip),
-    });
-    let Some(own) = own else { return Ok(()) };
+    let Some(own) = own_ipv6(container) else { return Ok(()) };
     let is_ipv6 = |port: &&PublishedPort| port.host_ip.is_none_or(|ip| ip.is_ipv6());
     let protocols: BTreeSet<u8> = container.ports.iter().filter(is_ipv6).map(|port| number_of(port.protocol)).collect();
     if protocols.is_empty() {
@@ -230,6 +229,13 @@ pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> 
         batch.add_rule(name, &[&matching[..], &[Step::AddressFrameToLoopback, Step::MoveTo(LOOPBACK)]].concat());
     }
     with_host_netfilter(|socket| batch.commit(socket))
+}
+
+fn own_ipv6(container: &BridgeAttachment) -> Option<Ipv6Addr> {
+    container.addresses.iter().find_map(|address| match address.ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(ip) => Some(ip),
+    })
 }
 
 fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
