@@ -53,15 +53,15 @@ impl Drop for HostProcess {
     }
 }
 
-/// Returns true if a process of the host has this argument.
-pub(super) fn is_running(argument: &str) -> bool {
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let mut lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    lines.any(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes()))
+/// Returns true if a process of the host executes `sleep` with this argument.
+pub(super) fn is_running(seconds: &str) -> bool {
+    let command = format!("sleep\0{seconds}\0").into_bytes();
+    let mut entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.any(|entry| fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == command))
 }
 
-fn await_end(argument: &str) {
-    wait::until("the leftover process has exited", || (!is_running(argument)).then_some(()));
+fn await_end(seconds: &str) {
+    wait::until("the leftover process has exited", || (!is_running(seconds)).then_some(()));
 }
 
 #[test]
