@@ -13,6 +13,8 @@
 //! variables after the others, in the plan's order. A files payload is one string per planned file whose content comes
 //! with the request, in the plan's order.
 
+use std::ops::Range;
+
 use crate::plan::PlannedProcess;
 
 /// Magic number of a payload, with its version.
@@ -130,24 +132,32 @@ impl<'a> Writer<'a> {
 /// # Errors
 /// Returns a [`PayloadError`] if the bytes are not a payload.
 pub fn decode(bytes: &[u8]) -> Result<Vec<&[u8]>, PayloadError> {
-    let head = bytes.get(..12).filter(|head| head[..8] == MAGIC).ok_or(PayloadError::Magic)?;
+    Ok(ranges(bytes)?.into_iter().map(|range| &bytes[range]).collect())
+}
+
+/// Returns the ranges of the strings in a payload. The whole payload is checked first.
+///
+/// # Errors
+/// Returns a [`PayloadError`] if the bytes are not a payload.
+pub fn ranges(bytes: &[u8]) -> Result<Vec<Range<usize>>, PayloadError> {
+    let head = bytes.get(..HEAD).filter(|head| head[..8] == MAGIC).ok_or(PayloadError::Magic)?;
     let count = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
     if count > COUNT_MAX {
         return Err(PayloadError::Count(count));
     }
-    let mut rest = &bytes[12..];
-    let mut strings = Vec::with_capacity(count as usize);
+    let mut at = HEAD;
+    let mut ranges = Vec::with_capacity(count as usize);
     for index in 0..count {
-        let (length, tail) = rest.split_first_chunk::<4>().ok_or(PayloadError::Truncated(index))?;
+        let (length, tail) = bytes[at..].split_first_chunk::<4>().ok_or(PayloadError::Truncated(index))?;
         let length = u32::from_le_bytes(*length) as usize;
         if tail.len() < length {
             return Err(PayloadError::Truncated(index));
         }
-        let (string, tail) = tail.split_at(length);
-        strings.push(string);
-        rest = tail;
+        let start = bytes.len() - tail.len();
+        at = start + length;
+        ranges.push(start..at);
     }
-    if rest.is_empty() { Ok(strings) } else { Err(PayloadError::Trailing(rest.len())) }
+    if at == bytes.len() { Ok(ranges) } else { Err(PayloadError::Trailing(bytes.len() - at)) }
 }
 
 /// Inputs that init needs to execute the process.

@@ -108,7 +108,7 @@ pub fn place<V: RootfsView>(
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
     let PlacementRequest { files, directories, files_root, shared, home: _, layout } = request;
     let fresh = &[fresh, shared].concat();
-    let look = ConflictSearch { fresh, view };
+    let look = ConflictSearch::new(fresh, view);
     let mut violations = Vec::new();
     // Directories that may become mount points. If directories are nested, the outermost is used.
     let mut own: BTreeSet<PathBuf> = BTreeSet::new();
@@ -187,7 +187,7 @@ pub fn place_file<V: RootfsView>(
     view: &V,
 ) -> Result<Result<MountPoint, String>, (PathBuf, V::Error)> {
     let in_dev = path.starts_with("/dev"); // fresh in every container
-    let way = if in_dev { Ok(Ok(None)) } else { ConflictSearch { fresh, view }.way(path) };
+    let way = if in_dev { Ok(Ok(None)) } else { ConflictSearch::new(fresh, view).way(path) };
     match way {
         Ok(Err(why)) => Ok(Err(why)),
         Ok(Ok(_)) => {

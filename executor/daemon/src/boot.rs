@@ -14,8 +14,8 @@ mod socket;
 
 use std::path::PathBuf;
 
-use executor_sys::privileges;
 use executor_sys::seqpacket::Seqpacket;
+use executor_sys::{heap, privileges};
 
 use crate::access::Access;
 use crate::config::Config;
@@ -123,6 +123,7 @@ pub struct Booted {
 /// # Errors
 /// Returns [`BootError`] if any step fails.
 pub fn boot(config: &Config) -> Result<Booted, BootError> {
+    heap::keep_freed();
     let parent = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
     let root = rustix::process::geteuid().is_root();
     let account = Account::to_serve_as(config, root)?;

@@ -1,10 +1,23 @@
-//! Arranges the heap for forked processes, which copy each page on the first write to it.
+//! Adjusts the heap: for forked processes, which copy each page on the first write to it, and for large messages.
 
 /// Maximum length of a block that is allocated to fill holes, in bytes. The heap of a newly started process has no
 /// hole above this length.
 const PIECE_MAX: usize = 64 << 10;
 /// Length in bytes up to which the allocator has a size class for each multiple of 16 bytes.
 const CLASSES_MAX: usize = 1 << 10;
+
+/// Length in bytes of the free memory that [`keep_freed`] keeps.
+const FREE_MAX: i32 = 2 << 20;
+
+/// Keeps up to 2 MiB of freed memory in the heap, for a process that receives large messages. The allocator would
+/// return the memory to the kernel after each message, and the next message would need a page fault for each page.
+pub fn keep_freed() {
+    // SAFETY: mallopt only changes settings of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, FREE_MAX);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, FREE_MAX / 2);
+    }
+}
 
 /// Returns unused heap memory to the kernel. Call this in a shim, which runs as long as its container.
 pub fn trim() {

@@ -8,13 +8,14 @@
 use std::ffi::c_void;
 use std::io::{self, IoSlice};
 use std::num::NonZeroUsize;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use executor_core::payload;
-use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap, mmap_anonymous, munmap};
 use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, ftruncate,
     memfd_create,
@@ -151,14 +152,19 @@ impl MemFile {
     /// # Errors
     /// Returns an error if memory runs out.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
-        let Some(mut copy) = Map::private(self.len)? else { return Ok(read(&[])) };
-        let copied = self.read_start(copy.bytes_mut());
-        let result = copied.map(|()| read(copy.bytes_mut()));
-        if !cfg!(feature = "residue-control") {
-            copy.bytes_mut().fill(0);
-            compiler_fence(Ordering::SeqCst);
+        Ok(read(&self.copy()?))
+    }
+
+    /// Copies the content. The copy's pages are charged to the cgroup of the calling process.
+    ///
+    /// # Errors
+    /// Returns an error if memory runs out.
+    pub fn copy(&self) -> io::Result<PrivateCopy> {
+        let mut copy = PrivateCopy(Map::private(self.len)?);
+        if let Some(map) = &mut copy.0 {
+            self.read_start(map.bytes_mut())?;
         }
-        result
+        Ok(copy)
     }
 
     /// Reads the first `into.len()` bytes.
@@ -220,6 +226,29 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the passed descriptor {why}"))
 }
 
+/// A copy of a memory file's content, which no other process can change. The copy is overwritten when it is dropped, and
+/// processes that are forked from this process see zeros.
+pub struct PrivateCopy(Option<Map>);
+
+impl Deref for PrivateCopy {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], Map::bytes)
+    }
+}
+
+impl Drop for PrivateCopy {
+    fn drop(&mut self) {
+        if !cfg!(feature = "residue-control")
+            && let Some(map) = &mut self.0
+        {
+            map.bytes_mut().fill(0);
+            compiler_fence(Ordering::SeqCst);
+        }
+    }
+}
+
 /// A memory mapping of fixed size, locked if permitted. The mapped memory is either a whole file that this process
 /// created, or private memory.
 struct Map {
@@ -239,13 +268,16 @@ impl Map {
         Ok(Some(Self::locked(at, len)))
     }
 
-    /// Maps private zeroed memory.
+    /// Maps private zeroed memory, which is zero again in forked processes.
     fn private(len: usize) -> io::Result<Option<Self>> {
         let Some(len) = NonZeroUsize::new(len) else { return Ok(None) };
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
         let at = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }?;
-        Ok(Some(Self::locked(at, len)))
+        let map = Self::locked(at, len);
+        // SAFETY: `at` and `len` are a mapping that was just created. The advice changes only what a fork copies.
+        unsafe { madvise(map.at, map.len, MmapAdvise::MADV_WIPEONFORK) }?;
+        Ok(Some(map))
     }
 
     fn locked(at: NonNull<c_void>, len: NonZeroUsize) -> Self {
@@ -253,6 +285,12 @@ impl Map {
         // fails. The failure is ignored, because the content is short-lived, and swap is the operator's choice.
         let _ = unsafe { mlock(at, len.get()) };
         Self { at, len: len.get() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is readable for `len` bytes until `self` is dropped. No other process writes to it (see
+        // the constructors), and only `&mut self` permits a write in this process.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -314,6 +352,22 @@ mod tests {
             file.read(|bytes| bytes.iter().all(|byte| *byte == 9)).unwrap(),
             "the control: the content has changed"
         );
+    }
+
+    #[test]
+    fn forked_process_has_no_copy() {
+        let file = MemFile::new("test", &[&[7; 10_000]]).unwrap();
+        let (copy, control) = (file.copy().unwrap(), vec![7; 10_000]);
+        // SAFETY: the child only reads memory and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let found = i32::from(copy.iter().any(|byte| *byte != 0)) + 2 * i32::from(control.contains(&7));
+            // SAFETY: the function has no precondition.
+            unsafe { libc::_exit(found) };
+        }
+        let ended = crate::process::wait_for(child).unwrap();
+        assert_eq!(ended, crate::process::ChildExit::Code(2), "only the control is in the child's memory");
+        assert!(copy.iter().all(|byte| *byte == 7));
     }
 
     #[test]

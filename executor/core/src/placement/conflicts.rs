@@ -1,18 +1,33 @@
 //! Detects symbolic links and other obstacles in the path of a mount point.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::{PlacementError, RootfsEntry, RootfsView};
 
-/// Searches the future tree of a container for conflicts.
+/// Searches the future tree of a container for conflicts. Each path is looked up once, because many files share their
+/// directories.
 pub(super) struct ConflictSearch<'a, V> {
-    pub(super) fresh: &'a [PathBuf],
-    pub(super) view: &'a V,
+    fresh: &'a [PathBuf],
+    view: &'a V,
+    /// Results of earlier lookups.
+    entries: RefCell<HashMap<PathBuf, RootfsEntry>>,
 }
 
-impl<V: RootfsView> ConflictSearch<'_, V> {
+impl<'a, V: RootfsView> ConflictSearch<'a, V> {
+    /// Creates a search in a rootfs. `fresh` holds the mount points of file systems that are empty in a new container.
+    pub(super) fn new(fresh: &'a [PathBuf], view: &'a V) -> Self {
+        Self { fresh, view, entries: RefCell::default() }
+    }
+
     fn entry(&self, at: &Path) -> Result<RootfsEntry, PlacementError<V::Error>> {
-        self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))
+        if let Some(entry) = self.entries.borrow().get(at) {
+            return Ok(*entry);
+        }
+        let entry = self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))?;
+        self.entries.borrow_mut().insert(at.to_owned(), entry);
+        Ok(entry)
     }
 
     fn is_fresh(&self, path: &Path) -> bool {

@@ -39,6 +39,7 @@ pub(super) fn add(
     }
     let mut todo = vec![(PathBuf::new(), shown)];
     while let Some((dir, shown)) = todo.pop() {
+        let mut is_made = false;
         for (name, kind) in entries(generation, &dir)? {
             let path = dir.join(name);
             let there = if let Some(shown) = shown { kind_of(shown, &path)? } else { None };
@@ -53,7 +54,9 @@ pub(super) fn add(
                 }
                 (_, Some(FileType::Symlink), _) => {}
                 _ => {
-                    make_like(generation, into, &dir)?;
+                    if !std::mem::replace(&mut is_made, true) {
+                        make_like(generation, into, &dir)?;
+                    }
                     make_link(&link(&path), into, &path, owner)?;
                 }
             }

@@ -30,7 +30,7 @@ use executor_core::users::ResolvedUser;
 use executor_core::validate::{Violation, check_url};
 use executor_secrets::volume::{Access, Owner, Pass, StepSecrets, Volume};
 use executor_secrets::{Token, TokenDigest};
-use executor_sys::memfile::MemFile;
+use executor_sys::memfile::{MemFile, PrivateCopy};
 use executor_sys::mount::{self, Follow, open_dir, open_in_root};
 use executor_sys::process;
 use rustix::fs::{Mode, OFlags};
@@ -91,22 +91,21 @@ pub(crate) fn ownership(
     (owner, files.iter().map(access).collect())
 }
 
-/// Calls `write` with a copy of the contents, if the contents have these sizes. The copy is charged to the cgroup of
-/// the calling process, because `write` joins the container's cgroup only later.
-pub(crate) fn with_contents(
-    payload: &MemFile,
-    sizes: impl Iterator<Item = u64>,
-    write: impl FnOnce(&[&[u8]]) -> Result<(), HelperFailure>,
-) -> Result<(), HelperFailure> {
+/// Copies the contents of secret files. The copy is charged to the cgroup of the calling process, so copy them before
+/// joining the container's cgroup.
+pub(crate) fn copy_contents(payload: &MemFile) -> Result<PrivateCopy, HelperFailure> {
+    payload.copy().map_err(|error| HelperFailure("cannot read the contents of the secret files".into(), error))
+}
+
+/// Returns the single contents, if they have these sizes.
+pub(crate) fn decode_contents(payload: &[u8], sizes: impl Iterator<Item = u64>) -> Result<Vec<&[u8]>, HelperFailure> {
     let failed = |error| HelperFailure("cannot read the contents of the secret files".into(), error);
-    let written = payload.read(|bytes| {
-        let contents = payload::decode(bytes).map_err(|error| failed(malformed(error)))?;
-        if !contents.iter().map(|content| content.len() as u64).eq(sizes) {
-            return Err(failed(malformed("the contents do not match the plan")));
-        }
-        write(&contents)
-    });
-    written.map_err(failed)?
+    let contents = payload::decode(payload).map_err(|error| failed(malformed(error)))?;
+    if contents.iter().map(|content| content.len() as u64).eq(sizes) {
+        Ok(contents)
+    } else {
+        Err(failed(malformed("the contents do not match the plan")))
+    }
 }
 
 /// Sets up the network namespace of a container. `init` is a process in this namespace.
@@ -258,35 +257,34 @@ impl Injection<'_> {
         let of_steps = self.plan.actions.iter().flat_map(|_| &self.plan.processes).flat_map(|process| &process.files);
         let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
         let write = |values: Option<&[u8]>| {
-            with_contents(self.files, sizes, |contents| {
-                // If memory is short, let the OOM killer choose this process and not the container's init.
-                process::be_expendable().map_err(|error| HelperFailure("cannot set oom_score_adj".into(), error))?;
-                self.host
-                    .hierarchies
-                    .join_memory(self.cgroup)
-                    .map_err(|error| HelperFailure("cannot join the memory cgroup".into(), error))?;
-                let (own, of_steps) = contents.split_at(self.plan.given_files().len());
-                let contents: Vec<&[u8]> = own.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
-                let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
-                filled.map_err(|error| HelperFailure("cannot write the secret files".into(), error))?;
-                if self.plan.actions.is_some() {
-                    let payloads = payload::decode(values.unwrap_or_default()).map_err(malformed);
-                    let filled = payloads.and_then(|payloads| {
-                        self.fill_steps(volume, &payloads, of_steps, pass)?;
-                        let lone = payloads.first().filter(|_| keeps_inputs(self.plan));
-                        lone.map_or(Ok(()), |payload| self.write(volume, payload, own))
-                    });
-                    return filled
-                        .map_err(|error| HelperFailure("cannot store the secrets of the steps".into(), error));
-                }
-                if self.plan.keep_environment {
-                    let kept = self.keep_environment(volume, values.unwrap_or_default());
-                    kept.map_err(|error| HelperFailure("cannot store the environment".into(), error))?;
-                }
-                let values = values.filter(|_| keeps_inputs(self.plan));
-                let kept = values.map_or(Ok(()), |values| self.write(volume, values, own));
-                kept.map_err(|error| HelperFailure("cannot store the secret inputs".into(), error))
-            })
+            let copy = copy_contents(self.files)?;
+            let contents = decode_contents(&copy, sizes)?;
+            // If memory is short, let the OOM killer choose this process and not the container's init.
+            process::be_expendable().map_err(|error| HelperFailure("cannot set oom_score_adj".into(), error))?;
+            self.host
+                .hierarchies
+                .join_memory(self.cgroup)
+                .map_err(|error| HelperFailure("cannot join the memory cgroup".into(), error))?;
+            let (own, of_steps) = contents.split_at(self.plan.given_files().len());
+            let contents: Vec<&[u8]> = own.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
+            let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
+            filled.map_err(|error| HelperFailure("cannot write the secret files".into(), error))?;
+            if self.plan.actions.is_some() {
+                let payloads = payload::decode(values.unwrap_or_default()).map_err(malformed);
+                let filled = payloads.and_then(|payloads| {
+                    self.fill_steps(volume, &payloads, of_steps, pass)?;
+                    let lone = payloads.first().filter(|_| keeps_inputs(self.plan));
+                    lone.map_or(Ok(()), |payload| self.write(volume, payload, own))
+                });
+                return filled.map_err(|error| HelperFailure("cannot store the secrets of the steps".into(), error));
+            }
+            if self.plan.keep_environment {
+                let kept = self.keep_environment(volume, values.unwrap_or_default());
+                kept.map_err(|error| HelperFailure("cannot store the environment".into(), error))?;
+            }
+            let values = values.filter(|_| keeps_inputs(self.plan));
+            let kept = values.map_or(Ok(()), |values| self.write(volume, values, own));
+            kept.map_err(|error| HelperFailure("cannot store the secret inputs".into(), error))
         };
         if keeps_inputs(self.plan) || self.plan.has_hidden_secrets() {
             let written = self.process.read(|values| write(Some(values)));

@@ -32,7 +32,7 @@ use executor_sys::mount::{self, open_dir};
 use executor_sys::process;
 
 use super::helper::{self, HelperFailure, NotDone};
-use super::inject::{ownership, with_contents};
+use super::inject::{copy_contents, decode_contents, ownership};
 use crate::errors::failed;
 use crate::finish::now;
 use crate::host::Host;
@@ -447,10 +447,10 @@ fn write(
         .ok_or_else(|| HelperFailure("cannot determine the user".into(), io::ErrorKind::NotFound.into()))?;
     let (owner, access) = ownership(&update.files, &prepared.user, &prepared.file_groups, ids);
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
-    with_contents(contents, sizes, |contents| {
-        host.hierarchies.join_memory(&record.cgroup).map_err(failed("cannot join the memory cgroup"))?;
-        rotation.write(contents, &access, owner, pass).map_err(failed("cannot write the secret files"))
-    })?;
+    let copy = copy_contents(contents)?;
+    let decoded = decode_contents(&copy, sizes)?;
+    host.hierarchies.join_memory(&record.cgroup).map_err(failed("cannot join the memory cgroup"))?;
+    rotation.write(&decoded, &access, owner, pass).map_err(failed("cannot write the secret files"))?;
     // If the daemon has given up, it has overwritten the contents from the start, and the copy may be incomplete.
     let mut head = [0; payload::HEAD];
     contents.read_start(&mut head).map_err(failed("cannot read the contents"))?;

@@ -16,13 +16,13 @@ use executor_core::plan::Plan;
 use executor_core::protocol::Refused;
 use executor_core::users::ResolvedUser;
 use executor_secrets::volume::Volume;
-use executor_sys::memfile::MemFile;
+use executor_sys::memfile::{MemFile, PrivateCopy};
 
 use crate::errors::failed;
 use crate::finish::Remains;
 use crate::host::Host;
 use crate::shim::files::helper::HelperFailure;
-use crate::shim::files::inject::{attached_if_need_be, ownership, with_contents};
+use crate::shim::files::inject::{attached_if_need_be, copy_contents, decode_contents, ownership};
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
 
@@ -44,7 +44,15 @@ pub(crate) struct WarmFiles<'a> {
     pub(crate) staging: &'a Path,
 }
 
-/// Views of the written files. Init mounts them.
+/// The written files.
+pub(crate) struct WrittenFiles {
+    /// Views of the files. Init mounts them.
+    pub(crate) views: WarmViews,
+    /// Copy of the contents from which the files were written.
+    pub(crate) contents: PrivateCopy,
+}
+
+/// Views of secret files, to be mounted by init.
 pub(crate) struct WarmViews {
     pub(crate) mounts: Vec<OwnedFd>,
     pub(crate) generations: Option<OwnedFd>,
@@ -61,7 +69,7 @@ impl WarmFiles<'_> {
         host: &Host,
         remains: &mut Remains,
         control: &mut Control,
-    ) -> Result<Option<WarmViews>, Refused> {
+    ) -> Result<Option<WrittenFiles>, Refused> {
         let size = placement::volume_size(&self.plan.files, host.page);
         if !self.are_all() || !self.have_room(size) || !host.hierarchies.moves_at_once() {
             return Ok(None);
@@ -72,13 +80,15 @@ impl WarmFiles<'_> {
         control.share_volume(&volume);
         remains.volumes.push(volume);
         let volume = &remains.volumes[0];
-        self.fill(host, volume, &remains.inputs[1]).map_err(|HelperFailure(what, error)| failed(&what, &error))?;
+        let contents =
+            self.fill(host, volume, &remains.inputs[1]).map_err(|HelperFailure(what, error)| failed(&what, &error))?;
         let layout = self.plan.layout();
         let views = || -> std::io::Result<WarmViews> {
             let mounts = volume.views(self.mounts, layout)?;
             Ok(WarmViews { mounts, generations: volume.generations_view(self.mounts, layout)? })
         };
-        attached_if_need_be(volume, self.staging, views).map(Some).map_err(system)
+        let views = attached_if_need_be(volume, self.staging, views).map_err(system)?;
+        Ok(Some(WrittenFiles { views, contents }))
     }
 
     /// Returns true if only files are injected and they need few views.
@@ -93,20 +103,21 @@ impl WarmFiles<'_> {
         limit == 0 || limit >= size.bytes.saturating_mul(2).saturating_add(ROOM)
     }
 
-    fn fill(&self, host: &Host, volume: &Volume, contents: &MemFile) -> Result<(), HelperFailure> {
+    fn fill(&self, host: &Host, volume: &Volume, contents: &MemFile) -> Result<PrivateCopy, HelperFailure> {
         let files = &self.plan.files;
         let (owner, access) = ownership(files, self.user, self.file_groups, self.id_map);
-        with_contents(contents, files.iter().map(|file| file.size), |contents| {
-            let mut hold = |file: OwnedFd| {
-                volume.hold(file);
-                Ok(())
-            };
-            let fill = || volume.fill(self.mounts, contents, &access, owner, self.plan.layout(), &mut hold);
-            let filled = host.hierarchies.within_memory(self.cgroup, fill);
-            filled
-                .and_then(|filled| filled)
-                .map_err(|error| HelperFailure("cannot write the secret files".into(), error))
-        })
+        let copy = copy_contents(contents)?;
+        let contents = decode_contents(&copy, files.iter().map(|file| file.size))?;
+        let mut hold = |file: OwnedFd| {
+            volume.hold(file);
+            Ok(())
+        };
+        let fill = || volume.fill(self.mounts, &contents, &access, owner, self.plan.layout(), &mut hold);
+        let filled = host.hierarchies.within_memory(self.cgroup, fill);
+        filled
+            .and_then(|filled| filled)
+            .map_err(|error| HelperFailure("cannot write the secret files".into(), error))?;
+        Ok(copy)
     }
 }
 

@@ -8,13 +8,14 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::plan::{Plan, PlannedFile, PlannedProcess, PlannedTransfer, Redaction};
 use executor_secrets::redact::{self, Redactor, Watched};
-use executor_sys::memfile::MemFile;
+use executor_sys::memfile::{MemFile, PrivateCopy};
 use zeroize::Zeroizing;
 
 /// Number of updates for which a replaced or removed value is still masked, because the process may still print it.
@@ -34,15 +35,28 @@ pub(crate) struct MaskedValues {
 /// A value and the name that replaces it.
 struct Value {
     name: String,
-    /// The value, which the allocator overwrites when it is freed.
-    value: Vec<u8>,
+    value: ValueBytes,
     /// Number of the update that replaced or removed the value, if any.
     replaced: Cell<Option<u64>>,
 }
 
+/// The bytes of a value. Their memory is overwritten when it is freed.
+enum ValueBytes {
+    Own(Vec<u8>),
+    /// A part of the contents of all files of a start or of an update.
+    Part(Rc<PrivateCopy>, Range<usize>),
+}
+
 impl Value {
     fn new(name: String, value: &[u8]) -> Rc<Self> {
-        Rc::new(Self { name, value: value.to_vec(), replaced: Cell::new(None) })
+        Rc::new(Self { name, value: ValueBytes::Own(value.to_vec()), replaced: Cell::new(None) })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.value {
+            ValueBytes::Own(bytes) => bytes,
+            ValueBytes::Part(contents, range) => &contents[range.clone()],
+        }
     }
 }
 
@@ -89,11 +103,12 @@ impl Masking {
 }
 
 fn watched(values: &[Rc<Value>]) -> impl Iterator<Item = Watched<'_>> {
-    values.iter().map(|value| Watched { name: &value.name, value: &value.value })
+    values.iter().map(|value| Watched { name: &value.name, value: value.bytes() })
 }
 
 impl MaskedValues {
-    /// Reads the secret inputs of a container's start.
+    /// Reads the secret inputs of a container's start. `contents` is a copy of `files`, if this process already has
+    /// one.
     ///
     /// # Errors
     /// Returns an error if the memory files do not match the plan or cannot be mapped.
@@ -101,7 +116,7 @@ impl MaskedValues {
         plan: &Plan,
         root: &Path,
         process: &MemFile,
-        files: &MemFile,
+        (files, contents): (&MemFile, Option<PrivateCopy>),
         token: Option<Zeroizing<Vec<u8>>>,
     ) -> io::Result<Self> {
         let mode = plan.redaction;
@@ -122,7 +137,7 @@ impl MaskedValues {
         }
         let of_steps: Vec<&PlannedFile> = plan.processes.iter().flat_map(|process| &process.files).collect();
         let given: Vec<&PlannedFile> = plan.given_files().iter().chain(of_steps.iter().copied()).collect();
-        watch.announce(&given, files)?;
+        watch.add(&given, contents.map_or_else(|| files.copy(), Ok)?)?;
         // Files of steps are never replaced, so they count as inputs.
         let own = plan.given_files().iter().filter(|file| !file.public).count();
         let steps = watch.announced.split_off(own);
@@ -140,11 +155,19 @@ impl MaskedValues {
         if self.mode == Redaction::None {
             return Ok(());
         }
-        self.announced = contents.read(|bytes| {
-            let contents = payload::decode(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            let pairs = files.iter().zip(contents).filter(|(file, _)| !file.public);
-            Ok::<_, io::Error>(pairs.map(|(file, content)| Value::new(self.name(file), content)).collect())
-        })??;
+        self.add(files, contents.copy()?)
+    }
+
+    fn add(&mut self, files: &[&PlannedFile], contents: PrivateCopy) -> io::Result<()> {
+        let ranges = payload::ranges(&contents).map_err(invalid)?;
+        let contents = Rc::new(contents);
+        let secret = files.iter().zip(ranges).filter(|(file, _)| !file.public);
+        self.announced = secret
+            .map(|(file, range)| {
+                let value = ValueBytes::Part(Rc::clone(&contents), range);
+                Rc::new(Value { name: self.name(file), value, replaced: Cell::new(None) })
+            })
+            .collect();
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use executor_core::record::{ContainerRecord, PreparedContainer};
 use executor_core::spec::{self, DeviceNode};
 use executor_core::validate::Violation;
 use executor_sys::identity;
+use executor_sys::memfile::PrivateCopy;
 
 use super::Undo;
 use super::assemble::{Assembled, RecordedContainer};
@@ -67,6 +68,8 @@ pub(super) struct WaitingInit {
     pub(super) late: Vec<LateMount>,
     /// First process of the PID namespace that the container has joined.
     pub(super) target: Option<OwnedFd>,
+    /// Copy of the contents of the secret files, if this process has written the files.
+    pub(super) contents: Option<PrivateCopy>,
 }
 
 impl Assembled {
@@ -138,7 +141,7 @@ impl Assembled {
             unused.discard(host);
             site.init = None;
         }
-        let mut place = None;
+        let (mut place, mut contents) = (None, None);
         let container = match warm {
             Some(mut warm) => {
                 place = warm.take_network();
@@ -149,7 +152,9 @@ impl Assembled {
                 let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
                 let files = WarmFiles { plan, cgroup, mounts, user, file_groups, id_map, staging };
                 // This process may now read secrets: init was cloned before, so its memory does not contain them.
-                let views = files.write(host, &mut site.remains, control)?;
+                let written = files.write(host, &mut site.remains, control)?;
+                let (views, copy) = written.map(|written| (written.views, written.contents)).unzip();
+                contents = copy;
                 // If nothing more must be done in the container's namespaces, init is activated when the program is
                 // started.
                 let starts_at_once = !plan.hold && plan.actions.is_none();
@@ -206,14 +211,14 @@ impl Assembled {
         let network = network::attach(host, &record, (container.pid(), container.pidfd().as_fd()), place)?;
         warnings.extend(network::log_warning(&record.plan));
         if !tree.has_names() {
-            let contents = match &pod {
+            let etc = match &pod {
                 None => etc_files::contents(&record.plan, network.as_ref().map(|on| &on.addresses))?,
                 Some(pod) => {
                     let addresses = network::addresses(host, &pod.record.plan)?;
                     etc_files::contents(&pod.record.plan, addresses.as_ref())?
                 }
             };
-            etc_files::write(&tree, &record.plan, &contents, &mut warnings)?;
+            etc_files::write(&tree, &record.plan, &etc, &mut warnings)?;
         }
         drop(tree); // kept until here: see `Tree`
         let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
@@ -239,7 +244,21 @@ impl Assembled {
             steps,
             at: now(),
         };
-        Ok(WaitingInit { record, dirs, log, container, id_map, ports, prepared, devices, message, shm, late, target })
+        Ok(WaitingInit {
+            record,
+            dirs,
+            log,
+            container,
+            id_map,
+            ports,
+            prepared,
+            devices,
+            message,
+            shm,
+            late,
+            target,
+            contents,
+        })
     }
 }
 

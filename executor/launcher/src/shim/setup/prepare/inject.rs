@@ -136,7 +136,7 @@ impl Injected {
         control: &mut Control,
     ) -> Result<BuiltContainer, Refused> {
         let Self { waiting, token, message, interfaces } = self;
-        let WaitingInit { mut record, dirs, mut log, container, ports, mut prepared, target, .. } = waiting;
+        let WaitingInit { mut record, dirs, mut log, container, ports, mut prepared, target, contents, .. } = waiting;
         let [process, files] = &site.remains.inputs[..] else {
             let why = format!("a launch needs two payloads, but has {}", site.remains.inputs.len());
             return Err(Refused::new(Reason::Internal, why));
@@ -152,7 +152,9 @@ impl Injected {
         record.steps = steps.as_ref().map(RunningSteps::records).unwrap_or_default();
         record.restarts = steps.as_ref().and_then(RunningSteps::restarts).cloned();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
-            .and_then(|token| MaskedValues::start(&record.plan, &host.policy.files_root, process, files, token))
+            .and_then(|token| {
+                MaskedValues::start(&record.plan, &host.policy.files_root, process, (files, contents), token)
+            })
             .map_err(|error| failed("cannot prepare the masking of secrets", &error))?;
         let masking = watch.masking();
         prepared.warnings.extend_from_slice(masking.warnings());
