@@ -140,17 +140,16 @@ pub(crate) fn build_launcher_with_manual(workspace: &Workspace) -> anyhow::Resul
 }
 
 /// Builds the daemons and agent-cli without optimization, and returns their directory. The demo uses them, because it
-/// needs neither speed nor front ends.
+/// needs neither speed nor front ends. They share the crates of xtask and of the tests.
 pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    const PROFILE: &str = "quick";
     needs::require(&needs::BUILD)?;
     step("Building executord, executor-launcher and agent-cli, not optimized");
-    let mut command = workspace.cargo(["build", "--profile", PROFILE]);
+    let mut command = cargo_for_tests(workspace, &["build"]);
     for name in [DAEMON, LAUNCHER, CLI] {
         command.args(["-p", name]);
     }
     run(command.arg("--target-dir").arg(&workspace.target))?;
-    Ok(workspace.target.join(PROFILE))
+    Ok(workspace.target.join("debug"))
 }
 
 fn cargo(workspace: &Workspace, profile: &str, what: &[&str]) -> anyhow::Result<()> {
