@@ -187,6 +187,12 @@ pub enum ImageError {
         /// Reference in the request.
         reference: String,
     },
+    /// A layer or the configuration of the image is missing or damaged, and the pull policy forbids fetching it.
+    #[error("a part of {reference} is missing or damaged on this node, and the pull policy is `never`: pull it again")]
+    Incomplete {
+        /// Reference in the request.
+        reference: String,
+    },
     /// The image is present, but its source is not allowed by the policy, and the pull policy forbids fetching it.
     #[error(
         "{reference} is present, but did not come from a source that this daemon's configuration allows \
@@ -282,6 +288,7 @@ impl ImageError {
                 | Self::Io { .. }
                 | Self::InUse { .. }
                 | Self::NotHere { .. }
+                | Self::Incomplete { .. }
                 | Self::FromElsewhere { .. }
                 | Self::Forbidden(_)
                 | Self::Unpack { .. }

@@ -148,12 +148,7 @@ impl<L: LayerStore> Images<L> {
             return Ok(resolved);
         }
         if policy == Policy::Never {
-            let elsewhere = self.intake.store.all().iter().any(|record| is_referred_to(record, reference));
-            let reference = reference.to_string();
-            return Err(Arc::new(match elsewhere {
-                true => ImageError::FromElsewhere { reference },
-                false => ImageError::NotHere { reference },
-            }));
+            return Err(Arc::new(self.unusable(reference)));
         }
         loop {
             let mut watcher = self.pull(reference, credentials.clone());
@@ -173,13 +168,26 @@ impl<L: LayerStore> Images<L> {
         let Some((record, held)) = self.intake.store.hold_image(usable) else { return Ok(None) };
         for (index, layer) in record.layers.iter().enumerate() {
             if self.intake.has(&record.layers, index).await?.is_none() {
-                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is missing; fetching the image again");
+                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is missing; the stored image cannot be used");
                 return Ok(None);
             }
         }
         match self.resolved(record, held).await {
             Err(ImageError::WrongDigest { .. } | ImageError::Io { .. }) => Ok(None),
             other => other.map(Some),
+        }
+    }
+
+    /// Returns the reason why no present image can be used for a reference.
+    fn unusable(&self, reference: &ImageReference) -> ImageError {
+        let mut present = self.intake.store.all();
+        present.retain(|record| is_referred_to(record, reference));
+        let is_allowed = present.iter().any(|record| self.has_allowed_source(record, reference));
+        let reference = reference.to_string();
+        match (present.is_empty(), is_allowed) {
+            (true, _) => ImageError::NotHere { reference },
+            (false, true) => ImageError::Incomplete { reference },
+            (false, false) => ImageError::FromElsewhere { reference },
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
         | ImageError::InUse { .. }
         | ImageError::NotReadable { .. }
         | ImageError::NotHere { .. }
+        | ImageError::Incomplete { .. }
         | ImageError::FromElsewhere { .. } => Kind::Precondition,
         ImageError::Gone { .. } => Kind::Aborted,
         ImageError::Unpack { source, .. } | ImageError::Layers(source) => match source {

@@ -128,6 +128,7 @@ async fn the_pull_policy_decides() {
     assert_eq!(place.images.list().iter().filter(|record| !record.references.is_empty()).count(), 1);
     // A layer that was removed from the layer store is fetched again.
     place.shelf.layers.lock().unwrap().clear();
+    assert!(matches!(*resolve(Policy::Never).await.unwrap_err(), ImageError::Incomplete { .. }));
     assert_eq!(resolve(Policy::IfMissing).await.unwrap(), second);
     assert!(place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(b"second")));
 }
