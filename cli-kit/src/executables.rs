@@ -18,7 +18,7 @@ pub fn list(prefix: &str) -> BTreeSet<String> {
     named.filter(|(_, entry)| is_executable(&entry.path())).map(|(name, _)| name).collect()
 }
 
-/// Returns the directories in which programs are searched, in search order.
+/// Returns the directories in which programs are searched for, in this order: this program's directory, then PATH.
 fn directories() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     own.into_iter().chain(in_path(&std::env::var_os("PATH").unwrap_or_default())).collect()

@@ -35,7 +35,7 @@ const BOTH_WAYS: [(&str, &str); 5] = [
     ("launch", "isolation"),
 ];
 
-/// Tests in these modules that create no container, or whose containers are always created in the same manner.
+/// Tests in the modules of [`BOTH_WAYS`] that create no container, or whose containers are always created in the same manner.
 const ONE_WAY: [&str; 4] = [
     "installation_is_repaired",
     "kill_during_fetch_or_renewal",
@@ -114,8 +114,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the runs: one for each program. Programs of `integration`, except [`WHOLE`], have one run for each of their
-/// modules. Some modules run a second time without warm containers.
+/// Returns the runs: one for each program. As root, programs of `integration`, except [`WHOLE`], have one run for each
+/// of their modules. Some modules run a second time without warm containers.
 fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyhow::Result<Vec<Job<'a>>> {
     let filter = options.filter.as_deref();
     let mut jobs = Vec::new();

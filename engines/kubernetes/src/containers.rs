@@ -91,7 +91,9 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     match node.store.insert_container(record.clone())? {
         None => {}
         Some(earlier) if earlier.is_created && earlier.config != record.config => {
-            return Err(Status::already_exists("another container has this name"));
+            return Err(Status::already_exists(
+                "metadata: a container with this name and another configuration exists; remove it first",
+            ));
         }
         Some(earlier) if earlier.is_created => (id, is_created) = (earlier.id.clone(), true),
         Some(unfinished) => {

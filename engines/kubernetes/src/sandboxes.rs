@@ -45,7 +45,9 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
         Some(earlier) if earlier.is_created => {
             return match earlier.config == record.config && earlier.runtime_handler == record.runtime_handler {
                 true => Ok(earlier.id.clone()),
-                false => Err(Status::already_exists("another sandbox has this name")),
+                false => Err(Status::already_exists(
+                    "metadata: a sandbox with this name and another configuration exists; remove it first",
+                )),
             };
         }
         Some(unfinished) => {

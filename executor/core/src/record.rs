@@ -240,7 +240,7 @@ pub enum Exit {
     Signal(i32),
 }
 
-/// Reason why a process never ran, or why its exit status is unknown.
+/// Reason why a container failed. The exit status may be known as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {

@@ -135,7 +135,7 @@ pub struct Access {
 /// Metrics label of the TCP listener.
 pub(crate) const TCP: &str = "tcp";
 
-/// The sockets on which clients connect.
+/// A Unix socket on which clients connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Socket {
     /// The control plane's socket.

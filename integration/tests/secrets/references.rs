@@ -21,7 +21,7 @@ use integration::daemon::Daemon;
 use integration::shelf::Shelf;
 use integration::wait;
 
-/// Directory of files with relative paths.
+/// Default of `policy.files_root`: directory in the container for files with relative paths.
 const ROOT: &str = "/etc/cf-service-bindings";
 
 fn reference(provider: &str, path: &str, key: &str) -> SecretReference {

@@ -113,7 +113,12 @@ impl Daemon {
         let start = Instant::now();
         // The launcher removes this directory last, after all other work.
         while run.exists() {
-            ensure!(start.elapsed() < CLEANUP_TIMEOUT, "{} still exists\n{}", run.display(), self.log());
+            ensure!(
+                start.elapsed() < CLEANUP_TIMEOUT,
+                "the launcher did not remove {} within {CLEANUP_TIMEOUT:?} of executord's exit\n{}",
+                run.display(),
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
         ensure!(status.success(), "executord: {status}\n{}", self.log());

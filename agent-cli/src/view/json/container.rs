@@ -27,7 +27,7 @@ pub(crate) struct Container {
     volume_images: Vec<ImageInUse>,
     spec: Spec,
     files: Vec<SecretFile>,
-    /// Process id of the shim on the host; null once the container is completed.
+    /// Process id of the shim on the host; null before the shim runs and after the container is completed.
     shim_pid: Option<u32>,
     processes: Vec<Process>,
     created_at: Option<String>,

@@ -48,7 +48,7 @@ pub(crate) struct Info {
     quarantined: u32,
     containers: BTreeMap<String, u32>,
     disk_usage: Option<DiskUsage>,
-    /// Host directories below which containers may mount any path.
+    /// Host directories below which containers may mount any path, and host files that they may mount.
     host_paths: Vec<String>,
     /// Host device nodes, and directories of nodes, that containers may use by path.
     device_paths: Vec<String>,

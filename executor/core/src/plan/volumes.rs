@@ -122,8 +122,8 @@ pub struct HostVolume {
     pub read_only: bool,
 }
 
-/// Directory of the host below which containers may mount any path: an entry of `policy.host_paths`. In a file, an
-/// entry is a table or the path alone.
+/// Directory of the host below which containers may mount any path, or a file that they may mount: an entry of
+/// `policy.host_paths`. In a file, an entry is a table or the path alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostPathRule {
     /// Directory on the host.

@@ -140,7 +140,8 @@ pub struct Policy {
     pub allow_connect: bool,
     /// True if pods may have settings for CNI plugins: arguments and capabilities.
     pub cni_args: bool,
-    /// Host directories below which containers may mount any directory or file. None if empty.
+    /// Host directories below which containers may mount any directory or file, and files that they may mount. None if
+    /// empty.
     pub host_paths: Vec<HostPathRule>,
     /// Device nodes of the host, and directories of nodes, that containers may use by path. None if empty.
     pub device_paths: Vec<PathBuf>,

@@ -116,7 +116,7 @@ pub struct ContainerResult {
     /// True if there is an exit record. False if no process was left that could write the record.
     #[serde(default)]
     pub recorded: bool,
-    /// True if the host stopped before the exit record was on disk.
+    /// True if the exit record was missing or damaged after the host had restarted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub record_lost: bool,
 }

@@ -103,13 +103,16 @@ fn has_record(facts: &ContainerStatus) -> bool {
     facts.state == State::Completed && facts.end.as_ref().is_some_and(recorded)
 }
 
-/// Marks a completed container in the ledger if the host stopped before its exit record was on disk. The ledger still
-/// has the container's result.
+/// Marks a completed container in the ledger if its exit record is missing or damaged after the host has restarted. The
+/// ledger still has the container's result.
 fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
     if !has_record(facts) || matches!(records::exit(&node.config.paths, &facts.plan.id), Ok(Some(_))) {
         return;
     }
-    tracing::warn!(container = %facts.plan.id, "the exit record was lost in a power failure; the ledger has the result");
+    tracing::warn!(
+        container = %facts.plan.id,
+        "the exit record is missing or damaged after the host's restart: using the result in the ledger"
+    );
     if let Some(end) = &mut facts.end {
         Arc::make_mut(end).record_lost = true;
     }

@@ -535,7 +535,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns a limit or a request, rounded up (rule P21). If there is no limit, returns the capacity of the node.
+    /// Returns a limit or a request, rounded up (rule P21). Without a limit on CPU or memory, returns the node's capacity.
     pub(super) fn resource_field(
         &mut self,
         at: &str,

@@ -98,8 +98,8 @@ impl<'a> Stage<'a> {
         Ok(Self { executors, images, network, peers, profiler, host })
     }
 
-    /// Returns the selected contestants of the executor: each shape from `dir:` and from an image, if this machine has
-    /// the prerequisites.
+    /// Returns the selected contestants of the executor: each shape with a directory and with an image as its root file
+    /// system. Leaves out shapes for which this machine has no network, and images if there are none.
     pub(crate) fn ours(&self, options: &Options) -> Vec<Ours<'_>> {
         let mut found = Vec::new();
         for executor in &self.executors {

@@ -182,16 +182,15 @@ impl KilledLife<'_> {
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The process that starts the steps of a tree was killed. The running step was also killed, and the failure
-        // reports the kill.
+        // The process itself, or the starter of a tree's steps, was killed. The failure reports the kill.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
-        if is_cut && exit_code(ending) != Some(CODE) {
+        if is_cut && was_killed(ending) {
             verdict.fate = Some(Fate::Known);
             return;
         }
         match (exit_code(ending), &ending.failure) {
             (Some(CODE), None) => verdict.fate = Some(Fate::Known),
-            // A tree of actions reports a failure in addition to the exit code.
+            // A process that no client stopped reports a failure in addition to its exit code.
             (Some(CODE), Some(failure)) if failure.kind() == failure::Kind::Action => verdict.fate = Some(Fate::Known),
             (None, Some(_)) if ending.exit.is_none() => verdict.fate = Some(Fate::Unknown),
             _ => verdict.wrong.push(format!("the result has exit {:?} and failure {:?}", ending.exit, ending.failure)),
@@ -331,6 +330,12 @@ fn exit_code(ending: &Ending) -> Option<i32> {
         exit_status::Status::Code(code) => Some(*code),
         exit_status::Status::Signal(_) => None,
     }
+}
+
+/// Returns true if the exit status is SIGKILL.
+fn was_killed(ending: &Ending) -> bool {
+    let status = ending.exit.as_ref().and_then(|exit| exit.status.as_ref());
+    status == Some(&exit_status::Status::Signal(nix::libc::SIGKILL))
 }
 
 fn refused(status: &Status) -> bool {

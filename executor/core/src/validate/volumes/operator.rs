@@ -40,7 +40,7 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
     Ok(())
 }
 
-/// Checks the operator's list of directories below which requests may mount any path. `reserved` holds directories of
+/// Checks the operator's list of directories below which requests may mount any path, and of files. `reserved` holds directories of
 /// the executor.
 ///
 /// # Errors

@@ -164,7 +164,8 @@ fn next_batch(shared: &WriterShared) -> (LedgerBatch, bool) {
     (batch, state.closing)
 }
 
-/// Keeps a batch that could not be written, logs the reason once, and waits before the next attempt.
+/// Keeps a batch that could not be written, logs the reason once, and waits before the next attempt. When the daemon
+/// exits, logs that the batch is lost.
 fn give_back(
     shared: &WriterShared,
     batch: LedgerBatch,

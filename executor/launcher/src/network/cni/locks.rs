@@ -27,19 +27,20 @@ pub(super) struct OperationLock {
 }
 
 impl OperationLock {
-    /// Locks a container for ADD or DEL. Waits until `until` at the latest. Calls `attempt` before each attempt.
+    /// Locks a container for ADD or DEL. Waits until `until` at the latest. While another operation on the container is
+    /// in progress, calls `before_attempt` before each attempt; its error ends the wait.
     ///
     /// # Errors
-    /// Returns `TimedOut` if another operation does not complete in time, or the error of `attempt`.
+    /// Returns `TimedOut` if another operation does not complete in time, or the error of `before_attempt`.
     pub(super) fn for_container(
         host: &Host,
         id: &ContainerId,
         until: Instant,
-        mut attempt: impl FnMut() -> io::Result<()>,
+        mut before_attempt: impl FnMut() -> io::Result<()>,
     ) -> io::Result<Self> {
         let file = open(host)?;
-        attempt()?;
-        lock(&file, (byte(id), libc::F_WRLCK), until, &mut attempt)?;
+        before_attempt()?;
+        lock(&file, (byte(id), libc::F_WRLCK), until, &mut before_attempt)?;
         lock(&file, (COLLECTION, libc::F_RDLCK), until, || Ok(()))?;
         Ok(Self { _file: file })
     }
