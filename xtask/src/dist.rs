@@ -140,7 +140,7 @@ pub(crate) fn build_launcher_with_manual(workspace: &Workspace) -> anyhow::Resul
 }
 
 /// Builds the daemons and agent-cli without optimization, and returns their directory. The demo uses them, because it
-/// needs neither speed nor front ends. They share the crates of xtask and of the tests.
+/// needs neither speed nor front ends. They share most dependencies with xtask and with the tests.
 pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     step("Building executord, executor-launcher and agent-cli, not optimized");

@@ -89,6 +89,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     // With an explicit target, the flags do not apply to build scripts and macros.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(target_dir(workspace));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("ASAN_OPTIONS", RUNTIME);
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"); // for the lines in reports
     cargo.args(&options.filter).arg("--");
     for (test, why) in NOT_RUN {
         eprintln!("  not run: {test}: {why}");

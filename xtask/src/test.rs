@@ -35,7 +35,8 @@ const BOTH_WAYS: [(&str, &str); 5] = [
     ("launch", "isolation"),
 ];
 
-/// Tests in the modules of [`BOTH_WAYS`] that create no container, or whose containers are always created in the same manner.
+/// Tests in the modules of [`BOTH_WAYS`] that create no container, or whose containers are always created in the same
+/// manner.
 const ONE_WAY: [&str; 4] = [
     "installation_is_repaired",
     "kill_during_fetch_or_renewal",

@@ -214,6 +214,26 @@ mod tests {
         }
     }
 
+    /// A view that counts the lookups of each path.
+    struct Counted(Tree, std::cell::RefCell<BTreeMap<PathBuf, usize>>);
+
+    impl RootfsView for Counted {
+        type Error = ();
+        fn entry(&self, path: &Path) -> Result<RootfsEntry, ()> {
+            *self.1.borrow_mut().entry(path.to_owned()).or_default() += 1;
+            self.0.entry(path)
+        }
+    }
+
+    #[test]
+    fn each_path_is_looked_up_once() {
+        let view = Counted(tree(), std::cell::RefCell::default());
+        let paths = ["/etc/cf/a", "/etc/cf/b", "/etc/x/c", "/opt/d", "/opt/e"];
+        place(asked(&planned(&paths), &[]), &fresh(), &view).unwrap();
+        let lookups = view.1.into_inner();
+        assert!(lookups.contains_key(Path::new("/etc/cf")) && lookups.values().all(|count| *count == 1), "{lookups:?}");
+    }
+
     fn planned(paths: &[&str]) -> Vec<PlannedFile> {
         let file = |(i, path): (usize, &&str)| PlannedFile::private(path, 1, format!("f[{i}]"));
         paths.iter().enumerate().map(file).collect()

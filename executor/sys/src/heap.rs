@@ -6,11 +6,12 @@ const PIECE_MAX: usize = 64 << 10;
 /// Length in bytes up to which the allocator has a size class for each multiple of 16 bytes.
 const CLASSES_MAX: usize = 1 << 10;
 
-/// Length in bytes of the free memory that [`keep_freed`] keeps.
+/// Length in bytes of the free memory that [`keep_freed`] keeps at the end of each of the allocator's arenas.
 const FREE_MAX: i32 = 2 << 20;
 
-/// Keeps up to 2 MiB of freed memory in the heap, for a process that receives large messages. The allocator would
-/// return the memory to the kernel after each message, and the next message would need a page fault for each page.
+/// Keeps up to 2 MiB of freed memory at the end of the heap, for a process that receives large messages with many small
+/// values. Otherwise the allocator returns it to the kernel after a message, and the next message needs a page
+/// fault for each page. Blocks of 1 MiB or more are still mapped separately.
 pub fn keep_freed() {
     // SAFETY: mallopt only changes settings of the allocator.
     unsafe {

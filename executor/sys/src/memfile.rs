@@ -282,7 +282,7 @@ impl Map {
 
     fn locked(at: NonNull<c_void>, len: NonZeroUsize) -> Self {
         // SAFETY: `at` and `len` are a mapping that was just created. If the limit on locked memory is too low, mlock
-        // fails. The failure is ignored, because the content is short-lived, and swap is the operator's choice.
+        // fails. The failure is ignored: a process that keeps content for long locks all its memory, and warns.
         let _ = unsafe { mlock(at, len.get()) };
         Self { at, len: len.get() }
     }

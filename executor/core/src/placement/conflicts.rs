@@ -12,7 +12,7 @@ pub(super) struct ConflictSearch<'a, V> {
     fresh: &'a [PathBuf],
     view: &'a V,
     /// Results of earlier lookups.
-    entries: RefCell<HashMap<PathBuf, RootfsEntry>>,
+    entries: RefCell<HashMap<&'a Path, RootfsEntry>>,
 }
 
 impl<'a, V: RootfsView> ConflictSearch<'a, V> {
@@ -21,12 +21,12 @@ impl<'a, V: RootfsView> ConflictSearch<'a, V> {
         Self { fresh, view, entries: RefCell::default() }
     }
 
-    fn entry(&self, at: &Path) -> Result<RootfsEntry, PlacementError<V::Error>> {
+    fn entry(&self, at: &'a Path) -> Result<RootfsEntry, PlacementError<V::Error>> {
         if let Some(entry) = self.entries.borrow().get(at) {
             return Ok(*entry);
         }
         let entry = self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))?;
-        self.entries.borrow_mut().insert(at.to_owned(), entry);
+        self.entries.borrow_mut().insert(at, entry);
         Ok(entry)
     }
 
@@ -38,10 +38,10 @@ impl<'a, V: RootfsView> ConflictSearch<'a, V> {
     /// the reason why `path`, which is `directory` or below it, cannot be mounted.
     pub(super) fn first_missing(
         &self,
-        directory: &Path,
+        directory: &'a Path,
         path: &Path,
     ) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
-        let mut prefixes: Vec<&Path> = directory.ancestors().filter(|prefix| prefix.parent().is_some()).collect();
+        let mut prefixes: Vec<&'a Path> = directory.ancestors().filter(|prefix| prefix.parent().is_some()).collect();
         prefixes.reverse();
         for prefix in prefixes {
             if self.is_fresh(prefix) {
@@ -67,7 +67,7 @@ impl<'a, V: RootfsView> ConflictSearch<'a, V> {
     }
 
     /// Returns the first missing directory above a file; `None` if the file is mounted by itself.
-    pub(super) fn way(&self, path: &Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
+    pub(super) fn way(&self, path: &'a Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
         let Some(parent) = path.parent() else { return Ok(Err(format!("`{}` is the root directory", path.display()))) };
         match self.first_missing(parent, path)? {
             Ok(None) => {}

@@ -535,7 +535,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns a limit or a request, rounded up (rule P21). Without a limit on CPU or memory, returns the node's capacity.
+    /// Returns a limit or a request, rounded up (rule P21). A missing limit of CPU or memory is the node's capacity, and a
+    /// missing request is the limit.
     pub(super) fn resource_field(
         &mut self,
         at: &str,

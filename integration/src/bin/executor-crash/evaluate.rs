@@ -182,9 +182,9 @@ impl KilledLife<'_> {
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The process itself, or the starter of a tree's steps, was killed. The failure reports the kill.
+        // The process itself was killed, or the starter of a tree's steps before or during a step. The failure reports it.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
-        if is_cut && was_killed(ending) {
+        if is_cut && exit_code(ending).is_none() {
             verdict.fate = Some(Fate::Known);
             return;
         }
@@ -330,12 +330,6 @@ fn exit_code(ending: &Ending) -> Option<i32> {
         exit_status::Status::Code(code) => Some(*code),
         exit_status::Status::Signal(_) => None,
     }
-}
-
-/// Returns true if the exit status is SIGKILL.
-fn was_killed(ending: &Ending) -> bool {
-    let status = ending.exit.as_ref().and_then(|exit| exit.status.as_ref());
-    status == Some(&exit_status::Status::Signal(nix::libc::SIGKILL))
 }
 
 fn refused(status: &Status) -> bool {

@@ -40,8 +40,8 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
     Ok(())
 }
 
-/// Checks the operator's list of directories below which requests may mount any path, and of files. `reserved` holds directories of
-/// the executor.
+/// Checks the operator's list of files, and of directories below which requests may mount any path. `reserved` holds
+/// directories of the executor.
 ///
 /// # Errors
 /// Returns the entry and the reason if an entry is invalid.

@@ -1,8 +1,8 @@
 //! Keeps the values of a container's secrets in the shim's memory, so that they can be masked in the output.
 //!
 //! The values are read from the memory files of the container's start after its init was cloned: secret variables,
-//! secret arguments, files that are not public, and the runtime token. The values stay in memory until the container
-//! has exited. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for
+//! secret arguments, files that are not public, and the runtime token. The current values stay in memory until the
+//! container has exited, and replaced values for some updates. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for
 //! a container without these inputs, and a matcher is built only when there is output.
 
 use std::cell::{Cell, OnceCell};
@@ -57,6 +57,20 @@ impl Value {
             ValueBytes::Own(bytes) => bytes,
             ValueBytes::Part(contents, range) => &contents[range.clone()],
         }
+    }
+
+    /// Returns the contents that the value is a part of.
+    fn contents(&self) -> Option<&Rc<PrivateCopy>> {
+        match &self.value {
+            ValueBytes::Own(_) => None,
+            ValueBytes::Part(contents, _) => Some(contents),
+        }
+    }
+
+    /// Returns the same value in memory of its own.
+    fn detached(&self) -> Rc<Self> {
+        let (name, value) = (self.name.clone(), ValueBytes::Own(self.bytes().to_vec()));
+        Rc::new(Self { name, value, replaced: self.replaced.clone() })
     }
 }
 
@@ -184,8 +198,24 @@ impl MaskedValues {
                 old.replaced.set(Some(self.updates));
             }
         }
-        self.files.retain(|value| value.replaced.get().is_none_or(|at| at + UPDATES > self.updates));
+        self.drop_old_values();
         self.files.append(&mut self.announced);
+    }
+
+    /// Drops the values that are no longer masked. The contents that they are a part of are overwritten, so the other
+    /// values in these contents move to memory of their own.
+    fn drop_old_values(&mut self) {
+        let updates = self.updates;
+        let is_old = |value: &Value| value.replaced.get().is_some_and(|at| at + UPDATES <= updates);
+        let (old, kept): (Vec<Rc<Value>>, Vec<Rc<Value>>) =
+            std::mem::take(&mut self.files).into_iter().partition(|value| is_old(value));
+        self.files = kept;
+        let old: Vec<&Rc<PrivateCopy>> = old.iter().filter_map(|value| value.contents()).collect();
+        for value in self.files.iter_mut().chain(&mut self.inputs) {
+            if value.contents().is_some_and(|contents| old.iter().any(|old| Rc::ptr_eq(old, contents))) {
+                *value = value.detached();
+            }
+        }
     }
 
     /// Stops masking the announced values, because their update has failed.
@@ -271,6 +301,53 @@ mod tests {
             Redaction::Auto,
             values.iter().map(|(name, value)| Value::new((*name).to_owned(), value)).collect(),
         )
+    }
+
+    fn payload(contents: &[&[u8]]) -> PrivateCopy {
+        MemFile::with_strings("test", contents).unwrap().copy().unwrap()
+    }
+
+    fn watch() -> MaskedValues {
+        let root = PathBuf::from("/files");
+        MaskedValues { mode: Redaction::Auto, root, inputs: vec![], files: vec![], announced: vec![], updates: 0 }
+    }
+
+    fn planned(path: &str) -> PlannedFile {
+        PlannedFile::private(path, 9, "f")
+    }
+
+    #[test]
+    fn parts_of_a_payload_are_masked() {
+        let public = PlannedFile { public: true, ..planned("/files/public") };
+        let all = [planned("/files/a"), public, planned("/files/empty"), planned("/other/b")];
+        let mut watch = watch();
+        let contents = payload(&[b"value of a", b"public value", b"", b"value of b"]);
+        watch.add(&all.iter().collect::<Vec<_>>(), contents).unwrap();
+        let text = "value of a, public value, value of b";
+        assert_eq!(watch.masking().redactor().text(text), "[REDACTED:a], public value, [REDACTED:/other/b]");
+        watch.withdraw();
+        assert_eq!(watch.masking().redactor().text(text), text);
+        assert!(watch.add(&[], payload(&[])).is_ok() && watch.is_empty());
+    }
+
+    /// The contents of a start are overwritten once a value of them is no longer masked, even if other values of them
+    /// are current.
+    #[test]
+    fn contents_with_an_old_value_are_freed() {
+        let (a, b) = (planned("/files/a"), planned("/files/b"));
+        let all = [a.clone(), b.clone()];
+        let mut watch = watch();
+        watch.add(&[&a, &b], payload(&[b"first value", b"other value"])).unwrap();
+        watch.confirm(&all);
+        let contents = Rc::downgrade(watch.files[0].contents().unwrap());
+        for update in 0..=UPDATES {
+            assert!(contents.upgrade().is_some(), "update {update}");
+            assert_eq!(watch.masking().redactor().text("first value"), "[REDACTED:a]", "update {update}");
+            watch.add(&[&a], payload(&[b"later value"])).unwrap();
+            watch.confirm(&all);
+        }
+        assert!(contents.upgrade().is_none());
+        assert_eq!(watch.masking().redactor().text("first value, other value"), "first value, [REDACTED:b]");
     }
 
     #[test]

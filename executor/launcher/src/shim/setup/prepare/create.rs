@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use executor_core::idmap::IdMap;
 use executor_core::placement::MountPoint;
-use executor_core::plan::{Isolation, Plan};
+use executor_core::plan::{Isolation, Plan, Redaction};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{ContainerRecord, PreparedContainer};
 use executor_core::spec::{self, DeviceNode};
@@ -154,7 +154,7 @@ impl Assembled {
                 // This process may now read secrets: init was cloned before, so its memory does not contain them.
                 let written = files.write(host, &mut site.remains, control)?;
                 let (views, copy) = written.map(|written| (written.views, written.contents)).unzip();
-                contents = copy;
+                contents = copy.filter(|_| plan.redaction != Redaction::None);
                 // If nothing more must be done in the container's namespaces, init is activated when the program is
                 // started.
                 let starts_at_once = !plan.hold && plan.actions.is_none();
