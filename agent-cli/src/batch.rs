@@ -130,7 +130,10 @@ pub(crate) fn explain_end(session: &Session, container: &Container, messages: &[
     if result.oom_killed {
         let limit =
             container.spec.as_ref().and_then(|spec| spec.limits.as_ref()).map_or(0, |limits| limits.memory_bytes);
-        session.output.note(format!("the memory limit ({}) was reached: the kernel killed a process", bytes(limit)));
+        session.output.note(match limit {
+            0 => "the kernel killed a process for lack of memory; the container has no memory limit".to_owned(),
+            limit => format!("the memory limit ({}) was reached: the kernel killed a process", bytes(limit)),
+        });
     }
     if result.output_incomplete && !messages.iter().any(|line| line.contains(human::OUTPUT_INCOMPLETE)) {
         session.output.note(human::OUTPUT_INCOMPLETE);

@@ -100,7 +100,7 @@ const TABLE: [(&str, &str); 95] = [
     ("--type", "`agent-cli inspect` shows containers; use `agent-cli image inspect` for images"),
     ("--quiet", "progress is written to standard error; redirect it with `2>/dev/null`"),
     ("--runtime", "executord has a single runtime"),
-    ("--sig-proxy", "signals are always forwarded, except with `--detach`"),
+    ("--sig-proxy", "signals are not forwarded: Ctrl-C stops the container of `run`; see `agent-cli signal`"),
     ("--storage-opt", "use `--disk`"),
     ("--use-api-socket", "executord's socket cannot be mounted into containers; see `--runtime-token`"),
     ("--uts", "each container has its own host name; use `--hostname`"),

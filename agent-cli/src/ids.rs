@@ -36,7 +36,7 @@ pub(crate) async fn whole(client: &Client, text: &str) -> Result<Option<String>,
         Match::Several(ids, more) => {
             let more = if more { ", ..." } else { "" };
             Err(Failure::Usage(format!(
-                "several containers have ids that begin with {}: {}{more}",
+                "several containers have ids that begin with {}: {}{more}; give more characters",
                 plain(text),
                 plain(&ids.join(", "))
             )))

@@ -104,7 +104,7 @@ pub(crate) fn is_image(reference: &str) -> bool {
 fn repository(reference: &str) -> Option<(String, String)> {
     let name = match reference.strip_prefix("docker://") {
         Some(name) => name,
-        None if is_image(reference) => return None,
+        None if is_image(reference) || reference == "host" || reference.starts_with("dir:") => return None,
         None => reference,
     };
     let name = name.split('@').next().unwrap_or(name);

@@ -100,7 +100,7 @@ pub fn place(source: Source<'_>, destination: &Path, there: TargetKind) -> Resul
     let own_name = |path: &str| path.rsplit('/').next().map(OsString::from);
     let slash = destination.as_os_str().as_encoded_bytes().ends_with(b"/");
     match (source, there) {
-        (_, TargetKind::Other) => refused("is neither a file nor a directory; `-` is standard output"),
+        (_, TargetKind::Other) => refused("is neither a regular file nor a directory; `-` is standard output"),
         (Source::File(path) | Source::Directory(path), TargetKind::Directory) => {
             Ok(Place { directory: destination.to_owned(), make: false, name: own_name(path) })
         }
@@ -111,7 +111,7 @@ pub fn place(source: Source<'_>, destination: &Path, there: TargetKind) -> Resul
             Ok(Place { directory: destination.to_owned(), make: true, name: None })
         }
         (Source::Directory(_) | Source::Everything, TargetKind::File) => refused("is a file, not a directory"),
-        (Source::File(_), TargetKind::Nothing) if slash => refused("is not a directory"),
+        (Source::File(_), TargetKind::Nothing) if slash => refused("is not an existing directory"),
         (Source::File(_), TargetKind::Nothing | TargetKind::File) => {
             let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             match destination.file_name() {

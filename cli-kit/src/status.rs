@@ -95,23 +95,28 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
         Code::NotFound | Code::FailedPrecondition | Code::InvalidArgument | Code::Aborted => {
             format!("{doing}: {reason}")
         }
-        Code::AlreadyExists => {
-            let flag = named.word("id").unwrap_or("--id");
-            format!("{doing}: {reason}; choose another {flag}, or remove that container with `agent-cli rm -f`")
-        }
+        Code::AlreadyExists => match named.word("id").or_else(|| doing.starts_with("run ").then_some("--id")) {
+            Some(flag) => format!(
+                "{doing}: {reason}; choose another {flag}, or remove the container (`agent-cli rm -f`) or pod (`agent-cli pod \
+                 rm -f`)"
+            ),
+            None => format!("{doing}: {reason}"),
+        },
         // Only reasons that name a uid are about the caller; others are about the operator's policy or a registry.
         Code::PermissionDenied if !reason.starts_with("uid ") => format!("{doing}: {reason}"),
         Code::PermissionDenied | Code::Unauthenticated => format!(
-            "{doing}: executord at {} does not serve uid {}: {reason}; it serves root, its own user and the members of its \
-             --allow-group",
+            "{doing}: executord at {} does not serve uid {}: {reason}; --allow-group of executord sets the group",
             refusal.at,
             rustix::process::geteuid().as_raw()
         ),
         Code::ResourceExhausted if reason.contains(LARGER_THAN_MAX) => {
             format!("{doing}: {reason}; the operator sets the limit with `server.message_bytes_max`")
         }
-        Code::ResourceExhausted => format!("{doing}: {reason}; `agent-cli info` shows the free capacity"),
-        Code::Unavailable => format!("{doing}: executord is unavailable: {reason}"),
+        // Errors about the node's capacity begin with these words (`executor_core::capacity`).
+        Code::ResourceExhausted if reason.starts_with("not enough ") => {
+            format!("{doing}: {reason}; `agent-cli info` shows the free capacity")
+        }
+        Code::ResourceExhausted | Code::Unavailable => format!("{doing}: {reason}"),
         Code::Unimplemented => {
             format!(
                 "{doing}: not supported by executord: {reason} (is executord older than this agent-cli, {}?)",
@@ -175,8 +180,8 @@ mod tests {
         let table = [
             (Code::AlreadyExists, "choose another --id"),
             (Code::PermissionDenied, "run web-1: because"),
-            (Code::ResourceExhausted, "agent-cli info"),
-            (Code::Unavailable, "executord is unavailable: because"),
+            (Code::ResourceExhausted, "run web-1: because"),
+            (Code::Unavailable, "run web-1: because"),
             (Code::NotFound, "run web-1: because"),
             (Code::Unimplemented, "older"),
             (Code::Internal, "executord returned Internal: because"),
@@ -185,6 +190,8 @@ mod tests {
             let text = reported(refusal(code, "because", &[]));
             assert!(text.contains(expected) && text.starts_with("run web-1: "), "{text}");
         }
+        let short = reported(refusal(Code::ResourceExhausted, "not enough memory", &[]));
+        assert!(short.ends_with("agent-cli info` shows the free capacity"), "{short}");
         let large = reported(refusal(Code::ResourceExhausted, "grpc: received message larger than max (9 vs. 5)", &[]));
         assert!(large.ends_with("(9 vs. 5); the operator sets the limit with `server.message_bytes_max`"), "{large}");
         assert!(reported(refusal(Code::PermissionDenied, "uid 7 is not served", &[])).contains("--allow-group"));

@@ -60,12 +60,19 @@ fn restore() {
 
 /// Returns an error for `-t` without a terminal.
 pub fn require(input: bool) -> Result<(), Failure> {
-    let missing = match (input && !isatty(io::stdin()), isatty(io::stdout())) {
-        (true, _) => "standard input",
-        (false, false) => "standard output",
-        (false, true) => return Ok(()),
+    let refused = |missing| {
+        Failure::Usage(format!("--tty needs a terminal, but {missing} is not a terminal; omit --tty in scripts"))
     };
-    Err(Failure::Usage(format!("--tty needs a terminal, but {missing} is not a terminal; omit --tty in scripts")))
+    missing(input).map_or(Ok(()), |missing| Err(refused(missing)))
+}
+
+/// Returns the standard stream that is not a terminal, if there is one. Checks standard input only if `input` is true.
+pub fn missing(input: bool) -> Option<&'static str> {
+    match (input && !isatty(io::stdin()), isatty(io::stdout())) {
+        (true, _) => Some("standard input"),
+        (false, false) => Some("standard output"),
+        (false, true) => None,
+    }
 }
 
 /// Returns the width of the terminal on standard output, in columns, for tables; `None` if the width is unknown.

@@ -171,9 +171,12 @@ impl Client {
         status: &Status,
         away: fn(&Status) -> bool,
     ) -> Result<(), Error> {
-        match away(status) {
-            true => self.wait_to_retry(patience, begun).await,
-            false => Err(self.error(status)),
+        if !away(status) {
+            return Err(self.error(status));
+        }
+        match patience.pause_after(begun, status).await {
+            true => Ok(()),
+            false => Err(self.gave_up()),
         }
     }
 
@@ -182,8 +185,12 @@ impl Client {
         patience.since(begun);
         match patience.pause().await {
             true => Ok(()),
-            false => Err(Error::GaveUp { at: ServerAddress::clone(&self.address), waited: self.patience }),
+            false => Err(self.gave_up()),
         }
+    }
+
+    fn gave_up(&self) -> Error {
+        Error::GaveUp { at: ServerAddress::clone(&self.address), waited: self.patience }
     }
 }
 

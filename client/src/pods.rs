@@ -105,7 +105,7 @@ impl Pods {
     /// Returns an error if there is no such pod.
     pub async fn stop(&self, id: &str, grace: Option<Duration>) -> Result<Pod, Error> {
         let grace_period = grace.map(duration).transpose()?;
-        let answer = self.0.retry(is_away, |_| {
+        let answer = self.0.retry(is_lost, |_| {
             let (mut rpc, request) = (self.rpc(), StopPodRequest { id: id.to_owned(), grace_period });
             async move { rpc.stop_pod(request).await }
         });

@@ -56,6 +56,15 @@ impl Patience {
         }
     }
 
+    /// Waits after an attempt that failed with a status. If executord has responded, the length of the attempt does not
+    /// matter. Returns false if the time limit has passed.
+    pub(crate) async fn pause_after(&mut self, begun: Instant, status: &Status) -> bool {
+        if is_lost(status) {
+            self.since(begun);
+        }
+        self.pause().await
+    }
+
     /// Waits before the next attempt. Returns false if the time limit has passed.
     pub(crate) async fn pause(&mut self) -> bool {
         let now = Instant::now();
@@ -102,6 +111,25 @@ mod tests {
         while patience.pause().await {}
         patience.since(begun);
         assert!(patience.pause().await, "an attempt that lasts seconds had a connection");
+    }
+
+    /// StopPod responds after seconds that a container is in quarantine. Retries of such a call end, too.
+    #[tokio::test(start_paused = true)]
+    async fn patience_ends_if_executord_responds_late() {
+        async fn attempts(status: Status) -> u32 {
+            let mut patience = Patience::new(LONGEST);
+            for attempt in 0..100 {
+                let begun = Instant::now();
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                if !patience.pause_after(begun, &status).await {
+                    return attempt;
+                }
+            }
+            100
+        }
+        assert!(attempts(Status::unavailable("in quarantine")).await < 30);
+        let broken = Status::from_error(Box::new(io::Error::from(io::ErrorKind::BrokenPipe)));
+        assert_eq!(attempts(broken).await, 100, "control failed");
     }
 
     #[test]

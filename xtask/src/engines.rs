@@ -96,7 +96,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
         ensure!(specs == SELECTED, "critest selects {specs} specs, not {SELECTED} as in docs/cri.md");
         return Ok(ExitCode::SUCCESS);
     }
-    ensure!(is_root(), "containerd needs root");
+    ensure!(is_root(), "the container runtimes require root: run the command as root");
     needs::require(&needs::ENGINES_RUN)?;
     let critest = supplies::critest(workspace)?;
     let supplies = Supplies::prepare(workspace)?;

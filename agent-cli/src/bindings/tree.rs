@@ -69,7 +69,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
             _ => {
                 return Err(TreeError::Refused {
                     path,
-                    why: "is not a directory; only binding directories are allowed here",
+                    why: "is not a directory; a directory of bindings contains only directories, and a single binding has a file `type`",
                 });
             }
         }

@@ -36,8 +36,13 @@ pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Fa
     let doing = format!("attach to {id}");
     let spec = session.client.get(&id).await.doing(&doing)?.spec.unwrap_or_default();
     let input = !no_stdin && spec.stdin;
-    if spec.terminal && input {
-        terminal::require(true)?;
+    if spec.terminal
+        && input
+        && let Some(missing) = terminal::missing(true)
+    {
+        let why =
+            format!("{doing}: its process has a terminal, but {missing} is not a terminal; use --no-stdin in scripts");
+        return Err(Failure::Usage(why));
     }
     let lossless = !lossy;
     let wanted = Wanted { input, output: true, terminal: spec.terminal, take_over, keys, lossless, from: None };

@@ -86,7 +86,7 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
     let mut known = Contexts::read(&path)?;
     if !matches!(command, ContextCommand::Add(_)) && global.has_server_flag() {
         return Err(Failure::Usage(
-            "context: --socket, --address, --tls-... and --context are only for `context add`".into(),
+            "context: --socket, --address and --tls-... are only for `context add`; name a context as an argument instead of --context".into(),
         ));
     }
     match command {

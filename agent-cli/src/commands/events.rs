@@ -106,7 +106,9 @@ async fn show(session: &Session, response: &WatchEventsResponse) {
         return;
     }
     if response.gap {
-        session.output.note("some events before this one are no longer kept");
+        session.output.note(
+            "some events before this one are missing: they are no longer kept, or were lost when executord was killed",
+        );
     }
     if let Some(event) = &response.event {
         session.output.text(human::event(event, session.style)).await;

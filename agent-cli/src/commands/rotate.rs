@@ -81,7 +81,7 @@ impl Request {
             (Flag::ProviderToken, &args.provider_tokens),
         ];
         if flags.iter().all(|(_, texts)| texts.is_empty()) && args.remove.is_empty() && !bindings {
-            let why = "rotate takes at least one --file, --remove, --provider-token, --vcap-services or --bind";
+            let why = "rotate takes at least one --file, --public-file, --remove, --provider-token, --vcap-services or --bind";
             return Err(Failure::Usage(why.into()));
         }
         let arguments = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
@@ -123,7 +123,7 @@ fn failure(id: &str, error: Error) -> Failure {
     let advice = match (&error, error.code()) {
         (Error::Lost { .. }, _) => "the generation in `agent-cli inspect` shows whether the files were replaced",
         (_, Some(Code::Aborted)) => {
-            "another client has replaced the files: check them with `agent-cli inspect`, then try again"
+            "another client or executord has replaced the files: check them with `agent-cli inspect`, then try again"
         }
         (_, Some(Code::FailedPrecondition)) if !error.violations().is_empty() => {
             "`agent-cli inspect` shows where files are mounted"

@@ -117,7 +117,7 @@ fn unique_id_prefix_selects_container() {
     assert_eq!(fake.count(|call| matches!(call, Call::Signal(signal) if signal.id == "web-22")), 1);
     let ambiguous = run(&fake, &["rm", "-f", "web-"]);
     assert_eq!((ambiguous.status, ambiguous.out().as_str()), (Some(125), ""));
-    assert!(ambiguous.err().contains("begin with web-: web-1, web-22\n"), "{}", ambiguous.err());
+    assert!(ambiguous.err().contains("begin with web-: web-1, web-22; give more characters\n"), "{}", ambiguous.err());
     assert_eq!(run(&fake, &["rm", "-f", "web-2", "job"]).out(), "web-22\njob-1\n");
     let gone = run(&fake, &["stop", "job"]);
     assert!(gone.status == Some(125) && gone.err().contains("no container job"), "{}", gone.err());

@@ -60,7 +60,7 @@ fn cp_writes_file_directory_or_stdout() {
         (["cp", "web:/out", "-"], "only a single file can be written to standard output"),
         (["cp", "web:", "-"], "ID:PATH"),
         (["cp", "web", "."], "ID:PATH"),
-        (["cp", "web:/out/a", "/dev/null"], "neither a file nor a directory"),
+        (["cp", "web:/out/a", "/dev/null"], "neither a regular file nor a directory"),
         (["cp", "web:/out/a", "/no/such/dir/x"], "cannot write /no/such/dir: No such file or directory"),
         (["cp", "gone:/out/a", "."], "no container gone"),
     ] {
@@ -211,7 +211,7 @@ fn run_fetches_before_it_deletes() {
     assert!(fake.is_there("two"), "kept");
 
     let before = fake.count(|call| matches!(call, Call::Run(_)));
-    for (to, words) in [("/dev/null", "neither a file nor a directory"), ("/etc/passwd", "is a file")] {
+    for (to, words) in [("/dev/null", "neither a regular file nor a directory"), ("/etc/passwd", "is a file")] {
         let program = of("three", to);
         assert!(program.status == Some(125) && program.err().contains(words), "{}", program.err());
     }

@@ -83,7 +83,7 @@ fn an_oom_kill_is_reported() {
 /// Missing output is reported once, whether or not the log contains the message.
 #[test]
 fn possibly_missing_output_is_reported_once() {
-    const NOTICE: &str = "the last output may be missing: the supervisor was killed";
+    const NOTICE: &str = "the last output may be missing: the shim was lost";
     for is_in_log in [true, false] {
         let fake = Fake::with(move |shared, id| {
             if is_in_log {
@@ -209,7 +209,7 @@ fn refused_request_lists_violations_by_flag() {
     fake.shared.state().refuse_run = Some(Status::unavailable("no launcher is connected"));
     let program = run(&fake, &["run", "--", "x"]);
     assert_eq!(program.status, Some(125));
-    assert!(program.err().contains("executord is unavailable: no launcher is connected"), "{}", program.err());
+    assert!(program.err().contains(": no launcher is connected"), "{}", program.err());
 }
 
 /// An argument that is not UTF-8 is reported by its position, because the argument may be a secret.

@@ -66,9 +66,10 @@ impl Tree {
             }
             let next = openat(&directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
             directory = next.map_err(|error| match error {
-                rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => {
-                    WriteError::Refused { path: self.shown.join(path), why: "exists and is not a directory" }
-                }
+                rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => WriteError::Refused {
+                    path: self.shown.join(path),
+                    why: "exists and is not a directory, or is a link",
+                },
                 error => failed(error),
             })?;
         }

@@ -149,7 +149,7 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     if !info.launcher_connected {
         add("no launcher is connected to executord", "systemctl enable --now executor-launcher");
     } else if !client.networks(&[]).await?.networks.iter().any(|network| network.driver == "cni") {
-        add("there is no CNI configuration in policy.cni_conf_dir", "");
+        add("executord has no usable CNI network: put a CNI configuration into the directory policy.cni_conf_dir", "");
     }
     if info.image_policy.as_ref().is_some_and(|policy| policy.set && policy.allow.is_empty()) {
         add("executord pulls no images: images.allow is empty", "[images] with allow = [\"*\"]");
@@ -234,7 +234,7 @@ fn check_kubelet(text: &str, socket: &Path, has_v1: bool) -> Vec<MissingSetting>
     let mut add =
         |what: String, line: &str| missing.push(MissingSetting { what, line: line.to_owned(), is_needed: true });
     let Some(kubelet) = Kubelet::from_yaml(text) else {
-        add("the kubelet's configuration is not YAML".to_owned(), "");
+        add("the kubelet's configuration is not a valid KubeletConfiguration in YAML".to_owned(), "");
         return missing;
     };
     let endpoint = format!("unix://{}", socket.display());

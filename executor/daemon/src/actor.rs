@@ -224,7 +224,7 @@ impl Actor {
             if self.facts.boot_id != self.node.boot_id {
                 self.conclude_without_record(
                     FailureKind::HostStopped,
-                    "the machine was stopped while the container ran",
+                    "the host was restarted before the container completed",
                 );
                 return self.watch_removal(None).await;
             }

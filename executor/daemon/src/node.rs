@@ -50,8 +50,8 @@ pub enum NodeError {
     /// The kernel's boot id cannot be read.
     #[error("cannot read the boot id")]
     BootId(#[source] std::io::Error),
-    /// The user's limit on inotify instances is reached, so logs cannot be followed.
-    #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
+    /// The kernel creates no inotify instance, so logs cannot be followed.
+    #[error("cannot create an inotify instance (limits: fs.inotify.max_user_instances, open files)")]
     Inotify(#[source] std::io::Error),
     /// The trace exporter cannot be created.
     #[error("cannot export traces to {0}")]
@@ -266,7 +266,8 @@ impl Node {
             Ok(space) if is_full(&space) => Err(ApiError::new(
                 Kind::Exhausted,
                 format!(
-                    "state directory {}: No space left on device ({} bytes and {} files free)",
+                    "state directory {}: No space left on device for new containers ({} bytes and {} files are free; \
+                     {STATE_FREE_MIN} bytes and {INODES_FREE_MIN} files are required)",
                     state_dir.display(),
                     space.f_bavail.saturating_mul(space.f_frsize),
                     space.f_favail

@@ -84,7 +84,7 @@ impl<L: LayerStore> Images<L> {
         };
         match &outcome {
             Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is present"),
-            Err(error) => tracing::warn!(%reference, "cannot fetch the image: {error}"),
+            Err(error) => tracing::warn!(%reference, "cannot fetch the image: {}", executor_core::errors::chain(error)),
         }
         // The credentials must be dropped before clients receive the outcome.
         drop(pull);

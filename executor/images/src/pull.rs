@@ -61,7 +61,8 @@ pub(crate) async fn pull<L: LayerStore>(
         };
         match pulled.await {
             Err(error) if error.is_of_registry() => {
-                tracing::warn!(%mirror, "the mirror cannot be used for {repository}: {error}");
+                let why = executor_core::errors::chain(&error);
+                tracing::warn!(%mirror, "the mirror cannot be used for {repository}: {why}");
             }
             other => return other,
         }

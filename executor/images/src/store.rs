@@ -91,7 +91,7 @@ impl Store {
                     files::remove(&path);
                 }
                 Err(why) => {
-                    tracing::warn!(path = %path.display(), why, "removed an invalid image record");
+                    tracing::warn!(path = %path.display(), why, "removed an image record that cannot be used");
                     files::remove(&path);
                 }
             }
@@ -276,7 +276,7 @@ fn digest_of(name: &str) -> Option<Digest> {
 fn read_record(path: &Path) -> Result<ImageRecord, String> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("the file name is not a digest")?;
-    let bytes = files::read(path, RECORD_MAX).map_err(|error| error.to_string())?;
+    let bytes = files::read(path, RECORD_MAX).map_err(|error| executor_core::errors::chain(&error))?;
     let record: ImageRecord = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if record.version != record::VERSION {
         return Err(format!("the record has version {}; expected {}", record.version, record::VERSION));

@@ -248,7 +248,7 @@ impl ExecHelper<'_> {
             Some((reported, _)) => return Err(not_entered(id, &StartFailure::decode(&reported)).into()),
             None if is_readable(&target.init) => return Err(not_running(id, "is exiting").into()),
             None if ended == ChildExit::Signal(libc::SIGKILL) => {
-                let why = format!("container {id} has no memory left for another process");
+                let why = format!("a helper process was killed: container {id} or the host may be out of memory");
                 return Err(Refused::new(Reason::Exhausted, why).into());
             }
             None => {

@@ -90,7 +90,7 @@ impl Ids {
             let ranges = policy.userns_pool_ranges;
             let why = format!(
                 "all {ranges} ranges of ids are in use, here or by other launchers of this host \
-                 (policy.userns_pool_ranges, policy.userns_pool_start)"
+                 (policy.userns_pool_ranges, policy.userns_pool_start), or the launcher's log says why it claims no more"
             );
             return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("user_namespace", why)]));
         };
@@ -106,7 +106,8 @@ impl Ids {
             Ok(namespace) => Ok(Self { map: IdMap::from_start(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
                 let why = format!(
-                    "this kernel cannot create a user namespace (see /proc/sys/user/max_user_namespaces): {error}"
+                    "cannot create a user namespace with the ids from {start} on: {error} (see \
+                     /proc/sys/user/max_user_namespaces, and /proc/PID/uid_map of the launcher)"
                 );
                 Err(Refused::from_fields(Reason::Precondition, &[Violation::new("user_namespace", why)]))
             }

@@ -366,8 +366,16 @@ impl Server {
             };
             let uid = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
             let served = uid.is_ok_and(|uid| uid == 0 || uid == self.host.daemon_uid);
-            if !served || self.daemons.len() >= DAEMONS_MAX {
-                log::line(Level::Warning, "", format_args!("a connection of uid {uid:?} was refused"));
+            if !served {
+                let uid = uid.map_or_else(|_| "unknown".to_owned(), |uid| uid.to_string());
+                let allowed = self.host.daemon_uid;
+                let why = format_args!("refused a connection of uid {uid}: only root and uid {allowed} may connect");
+                log::line(Level::Warning, "", why);
+                continue;
+            }
+            if self.daemons.len() >= DAEMONS_MAX {
+                let why = format_args!("refused a connection: {DAEMONS_MAX} are open, the maximum");
+                log::line(Level::Warning, "", why);
                 continue;
             }
             connection.set_nonblocking(true);

@@ -163,7 +163,7 @@ fn finish_remains(
         }
         RemainsState::Lost(record) => *record,
     };
-    log::line(Level::Warning, id.as_str(), "the shim has exited: cleaning up the container");
+    log::line(Level::Warning, id.as_str(), "cleaning up the container, whose shim was lost");
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
@@ -228,10 +228,13 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     }
     let (kind, message) = if this_boot {
         let how = killed.map_or_else(|| "was lost".into(), |why| format!("{why}, and was killed"));
-        let message = format!("the shim {how}: the process was killed, and its exit status is unknown");
+        let message = format!("the shim {how}: its processes were killed, and the exit status is unknown");
         (FailureKind::SupervisorLost, message)
     } else {
-        (FailureKind::HostStopped, "the machine was stopped while the container ran: the exit status is unknown".into())
+        (
+            FailureKind::HostStopped,
+            "the host was restarted before the container completed: the exit status is unknown".into(),
+        )
     };
     Some(Failure { kind, message, errno: 0 })
 }
@@ -253,7 +256,7 @@ fn log_missing_output(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) ->
     if !may_lack_output(record, this_boot) {
         return false;
     }
-    let why = if this_boot { "the supervisor was killed" } else { "the machine was stopped" };
+    let why = if this_boot { "the shim was lost" } else { "the host was restarted" };
     if let Err(error) = dirs.append_to_log(&format!("the last output may be missing: {why}")) {
         log::line(Level::Warning, record.plan.id.as_str(), format_args!("the log was not written: {error}"));
     }
@@ -273,7 +276,7 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
             format_args!("partially captured outputs were not removed: {error}"),
         );
     }
-    let who = if this_boot { "the shim was lost" } else { "the machine was stopped" };
+    let who = if this_boot { "the shim was lost" } else { "the host was restarted" };
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
 }
 
@@ -501,10 +504,10 @@ mod tests {
     #[test]
     fn lost_container_failure_names_known_cause() {
         let hung = || Some("has not responded to a ping for 90 s".to_owned());
-        let lost = "the shim was lost: the process was killed, and its exit status is unknown";
-        let killed = "the shim has not responded to a ping for 90 s, and was killed: the process was killed, and its \
-                      exit status is unknown";
-        let stopped = "the machine was stopped while the container ran: the exit status is unknown";
+        let lost = "the shim was lost: its processes were killed, and the exit status is unknown";
+        let killed = "the shim has not responded to a ping for 90 s, and was killed: its processes were killed, and \
+                      the exit status is unknown";
+        let stopped = "the host was restarted before the container completed: the exit status is unknown";
         let cases = [
             (Some(Exit::Code(0)), true, None, None),
             (Some(Exit::Signal(9)), false, hung(), None),

@@ -315,7 +315,7 @@ fn frozen_shim_is_killed() {
 /// the exit code is known, and the log and the result report missing output. After a normal exit nothing is reported.
 #[test]
 fn output_lost_with_shim_is_reported() {
-    const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";
+    const NOTICE: &str = " executor F the last output may be missing: the shim was lost";
     let launcher = Launcher::start(&[]);
     let script = "trap 'echo last; exit 3' TERM; echo up; while :; do sleep 0.05; done";
     for (id, kills) in [("missing", true), ("whole", false)] {

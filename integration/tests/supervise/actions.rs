@@ -375,7 +375,7 @@ fn killed_shim_ends_and_reports_all_steps() {
     // If the launcher waited only for init, there would be a deadlock: init waits for the steps, and the steps wait for
     // the launcher.
     let logged = daemon.setup().logged();
-    assert!(logged.contains("the shim has exited") && !logged.contains("has not exited within"), "{logged}");
+    assert!(logged.contains("whose shim was lost") && !logged.contains("has not exited within"), "{logged}");
 }
 
 /// If the step starter is killed, running steps are killed, no further step starts, and the failure names the step

@@ -111,7 +111,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
         false if !findings.astray.is_empty() => {
             ("Nothing is left, but a canary was found where it must not be.", Role::Bad)
         }
-        false => ("Nothing was found, but the search was incomplete.", Role::Bad),
+        false => ("Nothing is left, but the search was incomplete, or is not proven to work.", Role::Bad),
     };
     text + &style.paint(role, verdict) + "\n"
 }

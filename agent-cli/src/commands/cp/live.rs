@@ -212,7 +212,7 @@ fn target(from: Local<'_>, path: &str, there: Option<&PathStat>) -> Result<(Stri
         (_, Some(Kind::Directory)) => Ok((path.to_owned(), own)),
         (true, Some(_)) => refused("the destination exists and is not a directory"),
         (true, None) => Ok(named()),
-        (false, _) if path.ends_with('/') => refused("the destination is not a directory"),
+        (false, _) if path.ends_with('/') => refused("the destination is not an existing directory"),
         (false, _) => Ok(named()),
     }
 }

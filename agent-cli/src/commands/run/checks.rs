@@ -42,7 +42,7 @@ pub(crate) struct CheckArgs {
     /// Timeout of checks that do not set it [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_timeout: Option<Duration>,
-    /// Consecutive failures after which a check counts as failed, for checks that do not set it [default: 3]
+    /// Consecutive failures after which a liveness or readiness check has failed, if it sets no number [default: 3]
     #[arg(long, value_name = "N")]
     health_retries: Option<u32>,
     /// Time limit for startup checks, or a monitor of --action, to pass, measured from the start of the process

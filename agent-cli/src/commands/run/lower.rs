@@ -38,7 +38,7 @@ pub(super) fn lower(
     let sourced = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
     let sourced = sourced.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
     if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
-        let why = "standard input is already the registry's password; use @FILE or @env:VARIABLE";
+        let why = "standard input is already the password of --registry-password; use @FILE or @env:VARIABLE for the other value";
         return Err(Failure::Usage(why.into()));
     }
     let named = named(&args);

@@ -51,7 +51,7 @@ impl OutputArgs {
                 "--output-to must be a directory; to write a file to standard output, use --keep and `agent-cli cp ID:PATH -`",
             ),
             (Some(_), true) if detach => {
-                usage("--output-to and --detach cannot be used together; fetch the outputs later with `agent-cli cp`")
+                usage("--output-to cannot be used with --detach or --hold; fetch the outputs later with `agent-cli cp`")
             }
             (None, true) if !detach && !keep => usage(
                 "--output and --output-dir need --output-to DEST (or --keep, or --detach): outputs are deleted with \

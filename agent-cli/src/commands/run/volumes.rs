@@ -121,7 +121,7 @@ fn not_lent(path: &str, info: &InfoResponse) -> String {
     let lent: Vec<String> = volumes.chain(info.host_paths.iter().map(|lent| format!("paths below {lent}"))).collect();
     let lent = if lent.is_empty() { "nothing".to_owned() } else { lent.join(", ") };
     plain(&format!(
-        "--volume {path}: executord does not offer this path; it offers {lent}. To offer it, the operator \
+        "--volume or --mount {path}: executord does not offer this path; it offers {lent}. To offer it, the operator \
          (1) adds a table [[volumes]] with name and path = \"{path}\", or a directory above it to host_paths of [policy], in \
          executord's configuration file; (2) restarts executord; (3) for a volume that is not :ro, makes a \
          directory above it accessible only to root (chmod 0700), or mounts its file system nosuid"
@@ -239,7 +239,9 @@ fn mount(text: &str) -> Result<Mounted, String> {
     if !is_empty && (medium.is_some() || gid.is_some())
         || !is_empty && kind != "tmpfs" && (size_bytes.is_some() || mode.is_some())
     {
-        return Err(format!("size, mode, gid and medium are for empty volumes, not for type={kind} with a source"));
+        let why = "size, mode, gid and medium need an empty volume (type=empty, or type=volume without a source); size and \
+                   mode can also be used with type=tmpfs";
+        return Err(format!("type={kind}: {why}"));
     }
     let source = match (kind, from) {
         ("tmpfs", None) if !read_only && sub_path.is_empty() => {
@@ -440,8 +442,14 @@ mod tests {
             Some(Source::HostPath(HostPath { path: "/data/app.conf".into(), ..HostPath::default() }))
         );
         let refusal = look_up(&mut for_host("/database", "/c", "", false), &info).unwrap_err();
-        for words in ["--volume /database: ", "cache (/srv/cache)", "below /data", "[[volumes]]", "restarts", "nosuid"]
-        {
+        for words in [
+            "--volume or --mount /database: ",
+            "cache (/srv/cache)",
+            "below /data",
+            "[[volumes]]",
+            "restarts",
+            "nosuid",
+        ] {
             assert!(refusal.contains(words), "{words}: {refusal}");
         }
         let refusal = look_up(&mut for_host("/etc", "/c", "", false), &InfoResponse::default()).unwrap_err();

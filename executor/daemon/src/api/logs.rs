@@ -269,6 +269,12 @@ impl Log {
         match node.log_watch.subscribe(directory) {
             Ok(subscription) => Ok(Some(subscription)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            // inotify(7): not the disk is full, but the user has no watch left.
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+                let directory = directory.display();
+                let why = format!("cannot watch {directory}: the limit fs.inotify.max_user_watches is reached");
+                Err(StreamError::ApiError(ApiError::new(Kind::Exhausted, why)))
+            }
             Err(error) => Err(StreamError::ApiError(ApiError::from_system(
                 &format!("cannot watch {}", directory.display()),
                 &error,

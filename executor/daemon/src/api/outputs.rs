@@ -70,7 +70,8 @@ fn captured(facts: &ContainerStatus) -> Result<&OutputSource, ApiError> {
         return not(format!("container {id} is {state}: its outputs can be read when it is completed"));
     };
     match &end.outputs {
-        None => not(format!("container {id} has no outputs: its process never ran")),
+        None if end.recorded => not(format!("container {id} has no outputs: its process never ran")),
+        None => not(format!("the outputs of container {id} were not captured: the container has no exit record")),
         Some(outputs) => match &outputs.failure {
             Some(why) => not(format!("the outputs of container {id} were not captured: {why}")),
             None => Ok(&planned.source),

@@ -54,9 +54,9 @@ pub(crate) async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) 
     let words = failure.join_next().await.and_then(Result::ok).filter(|words| !words.is_empty());
     let words = words.unwrap_or_else(|| match exit {
         Exit::Code(code) => format!("the copy process exited with code {code}"),
-        Exit::Signal(signal) => {
-            format!("the copy process was killed by signal {signal}: its container exited or ran out of memory")
-        }
+        Exit::Signal(signal) => format!(
+            "the copy process was killed by signal {signal}; after SIGKILL the container may have exited or be out of memory"
+        ),
     });
     let kind = if shortage::named(&words).is_some() { Kind::Exhausted } else { Kind::Precondition };
     Err(ApiError::new(kind, words))

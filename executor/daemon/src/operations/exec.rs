@@ -304,13 +304,18 @@ async fn send_to_launcher(
     let session = node.launcher.session()?;
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;
-    let lost =
-        || ApiError::new(Kind::Unavailable, "the connection to the launcher was lost while it executed the process");
+    let lost = || {
+        let seconds = START_TIMEOUT.as_secs();
+        let why = format!("the process was killed: its supervisor exited, or sent no report within {seconds} s");
+        ApiError::new(Kind::Unavailable, why)
+    };
     match session.call(call, &[theirs.as_fd(), payload.0.as_fd()]).await {
         Ok(LauncherAnswer::Done(_)) => {}
         Ok(LauncherAnswer::Refused(refused)) => return Err(refused.into()),
         Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher sent an unexpected response")),
-        Err(_) => return Err(lost()),
+        Err(error) => {
+            return Err(ApiError::new(Kind::Unavailable, format!("the launcher did not confirm the process: {error}")));
+        }
     }
     drop(theirs);
     let reported = tokio::time::timeout(START_TIMEOUT, packets.recv_with_fds::<ExecReport>()).await;

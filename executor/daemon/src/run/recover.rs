@@ -127,7 +127,7 @@ fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
         Ok(Some(record)) => Some(ContainerStatus { state: State::Created, ..ContainerStatus::from_record(record) }),
         Ok(None) => {
             let directory = node.config.paths.kept_container(id);
-            tracing::error!(container = %id, directory = %directory.display(), "the directory of a container has no record: remove it manually");
+            tracing::error!(container = %id, directory = %directory.display(), "the directory of a container has no record: the container is still being created, or the launcher removes the directory at its next start");
             None
         }
         Err(error) => {

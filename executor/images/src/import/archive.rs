@@ -53,7 +53,7 @@ impl Archive {
         let limits =
             Limits { bytes: u64::MAX, file_bytes: u64::MAX, entries: ENTRIES_MAX, path: NAME_MAX, ..Limits::default() };
         let mut reader = Reader::seeking(file.try_clone().map_err(io)?, limits);
-        let broken = |error: TarError| malformed(format!("the file is not a tar archive: {error}"));
+        let broken = |error: TarError| malformed(error.to_string());
         while let Some(entry) = reader.next_entry().map_err(broken)? {
             let Some(name) = normal(&entry.path) else { continue };
             let value = match entry.kind {

@@ -141,7 +141,7 @@ impl<'a> Listing<'a> {
             let listed = self.networks.entry(network).or_insert_with_key(|(name, _)| ListedNetwork {
                 name: name.clone(),
                 warnings: vec![
-                    "is no longer in the configuration; its containers stay attached, but no other containers can join"
+                    "is not listed: its configuration was removed, cannot be used, or was omitted; its containers stay attached"
                         .into(),
                 ],
                 ..ListedNetwork::default()
@@ -269,7 +269,7 @@ mod tests {
             (&web.plugins[..], &web.versions[..]),
             (&["bridge".into(), "portmap".into()][..], &["0.4.0".into(), "1.0.0".into()][..])
         );
-        assert!(list.networks[1].warnings[0].contains("no longer in the configuration"), "{list:?}");
+        assert!(list.networks[1].warnings[0].contains("is not listed"), "{list:?}");
         let expected =
             ["20-web.conflist: not used", "30-own.conflist: not used", "40-broken.conf: is not a JSON object"];
         assert_eq!(list.warnings.len(), expected.len(), "{list:?}");

@@ -119,7 +119,10 @@ impl Server {
     /// not read the environment.
     fn environment(&mut self, id: &ContainerId, created_at: u64) -> Result<Stored, Refused> {
         let shim = self.hear_shim(id).filter(|shim| shim.created_at == Timestamp(created_at));
-        let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| exec::no_environment(id))?;
+        let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| {
+            let why = format!("the environment of container {id} is not accessible: the container is exiting");
+            Refused::new(Reason::Precondition, why)
+        })?;
         volume.environment().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => exec::no_environment(id),
             _ => failed("cannot open the stored environment", &error),

@@ -168,7 +168,7 @@ pub(crate) struct ActionArgs {
     /// Run as this user instead of the image's
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// Network: none, host, cni, or the name of a network that is configured for CNI plugins, as for `run`
+    /// Network: none, host, bridge, cni, or the name of another network, as for `run`
     #[arg(long, value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
     pub(crate) network: Chosen,
     /// Allow connections from the container's network to other networks, if executord's configuration permits it

@@ -44,7 +44,7 @@ pub(crate) struct FilesArgs {
     /// Treatment of unknown fields, unknown kinds and duplicate keys: errors, warnings, or ignored
     #[arg(long, value_enum, default_value_t = ValidateArg::Strict)]
     pub(crate) validate: ValidateArg,
-    /// Network of the pods: none, host, cni, or the name of a network that is configured for CNI plugins, as for `run`
+    /// Network of the pods: none, host, bridge, cni, or the name of another network, as for `run`
     #[arg(long, value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
     pub(crate) network: Chosen,
     /// Allow connections from the pods' network to other networks, if executord's configuration permits it

@@ -36,7 +36,8 @@ fn dockers_forms() {
     let reported = agent(&["-v", "/etc:/host"], "true");
     assert_eq!(reported.status, 125, "{reported:?}");
     assert!(
-        reported.stderr.contains("--volume /etc: ") && reported.stderr.contains(&format!("shared ({shared})")),
+        reported.stderr.contains("--volume or --mount /etc: ")
+            && reported.stderr.contains(&format!("shared ({shared})")),
         "{reported:?}"
     );
     let reported = agent(&["-v", "deps:/deps"], "true");

@@ -169,7 +169,7 @@ fn copy_has_permissions_of_container_user() {
         ("c:/proc/version", &out, "pseudo file system of the kernel"),
         (&file, "c:/etc", "Permission denied"),
         (&file, "c:/nope/x", "/nope: No such file or directory"),
-        (&file, "c:/nope/", "is not a directory"),
+        (&file, "c:/nope/", "is not an existing directory"),
         (&home.path().display().to_string(), "c:/tmp/mine", "is not a directory"),
         ("nope", "c:/tmp", "cannot read nope"),
     ] {

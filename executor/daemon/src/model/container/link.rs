@@ -133,7 +133,11 @@ fn unexpected() -> Refused {
     Refused::new(executor_core::protocol::Reason::Internal, "the container's shim sent an unexpected response")
 }
 
-/// Returns the error for a call to a shim that has exited.
+/// Returns the error for a call to a shim that is not connected.
 pub(crate) fn shim_is_gone(id: &executor_core::ident::ContainerId) -> ApiError {
-    ApiError::new(Kind::Precondition, format!("container {id} no longer has a shim: it is exiting"))
+    let why = format!(
+        "container {id} has no connected shim: it is exiting, or executord is reconnecting to it; if it is still running, \
+         try again"
+    );
+    ApiError::new(Kind::Precondition, why)
 }

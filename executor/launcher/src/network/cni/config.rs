@@ -80,7 +80,9 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("the path is not a regular file"));
     }
     if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
-        return Err(io::Error::other("the file is writable by users other than root"));
+        let (uid, mode) = (meta.uid(), meta.mode() & 0o7777);
+        let why = format!("the file is writable by users other than root: it has owner {uid} and mode {mode:04o}");
+        return Err(io::Error::other(why));
     }
     read_whole(file, CONFIG_MAX)
 }

@@ -145,7 +145,10 @@ impl Injection<'_> {
             NotDone::Failed { errno: libc::ELOOP | libc::ENOTDIR | libc::ENOENT, ref words }
                 if self.prepared.mounts.iter().any(|mount| self.is_shared(&mount.target)) =>
             {
-                Refused::new(Reason::Precondition, format!("another member of the pod has changed the volume: {words}"))
+                Refused::new(
+                    Reason::Precondition,
+                    format!("{words}; another member of the pod may have changed the volume"),
+                )
             }
             not_done if not_done.is_out_of_memory() => self.too_small(),
             not_done => not_done.into(),

@@ -64,12 +64,12 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.nofile = plan.limits.nofile.min(host.nofile_max);
     if limits.nofile < plan.limits.nofile {
         let (asked, given) = (plan.limits.nofile, limits.nofile);
-        warnings.push(format!("nofile {asked} exceeds this host's hard limit; {given} is used"));
+        warnings.push(format!("nofile {asked} exceeds the launcher's hard limit; {given} is used"));
     }
     let (asked, processors) = (asked.cpu_millis, host.processors);
     if asked > processors * 1000 {
         warnings.push(format!(
-            "limits.cpu_millis: allows {} processors; this host has {processors}",
+            "limits.cpu_millis: allows {} processors; the launcher may use {processors}",
             asked as f64 / 1000.0
         ));
     }

@@ -322,7 +322,7 @@ impl Service<'_> {
         let pid = match made? {
             Some(word) => made_pid(&word).ok_or_else(|| StartFailure::decode(&word).1)?,
             None if ended == ChildExit::Signal(libc::SIGKILL) => {
-                return Err("the container has no memory left for another process".into());
+                return Err("a helper process was killed: the container or the host may be out of memory".into());
             }
             None => return Err(format!("a helper process exited unexpectedly ({ended})").into()),
         };
