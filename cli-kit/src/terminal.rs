@@ -60,10 +60,12 @@ fn restore() {
 
 /// Returns an error for `-t` without a terminal.
 pub fn require(input: bool) -> Result<(), Failure> {
-    let refused = |missing| {
-        Failure::Usage(format!("--tty needs a terminal, but {missing} is not a terminal; omit --tty in scripts"))
-    };
-    missing(input).map_or(Ok(()), |missing| Err(refused(missing)))
+    match missing(input) {
+        None => Ok(()),
+        Some(missing) => Err(Failure::Usage(format!(
+            "--tty needs a terminal, but {missing} is not a terminal; omit --tty in scripts"
+        ))),
+    }
 }
 
 /// Returns the standard stream that is not a terminal, if there is one. Checks standard input only if `input` is true.

@@ -174,23 +174,15 @@ impl Client {
         if !away(status) {
             return Err(self.error(status));
         }
-        match patience.pause_after(begun, status).await {
-            true => Ok(()),
-            false => Err(self.gave_up()),
-        }
+        self.wait_to_retry(patience, begun, is_lost(status)).await
     }
 
-    /// Waits after a failed attempt that began at `begun`.
-    async fn wait_to_retry(&self, patience: &mut Patience, begun: Instant) -> Result<(), Error> {
-        patience.since(begun);
-        match patience.pause().await {
+    /// Waits after a failed attempt that began at `begun`. `was_lost` is true if executord did not respond.
+    async fn wait_to_retry(&self, patience: &mut Patience, begun: Instant, was_lost: bool) -> Result<(), Error> {
+        match patience.pause_after(begun, was_lost).await {
             true => Ok(()),
-            false => Err(self.gave_up()),
+            false => Err(Error::GaveUp { at: ServerAddress::clone(&self.address), waited: self.patience }),
         }
-    }
-
-    fn gave_up(&self) -> Error {
-        Error::GaveUp { at: ServerAddress::clone(&self.address), waited: self.patience }
     }
 }
 
@@ -219,7 +211,7 @@ impl Attempts {
         if !error.is_away() {
             return Err(error);
         }
-        self.client.wait_to_retry(&mut self.patience, self.begun).await?;
+        self.client.wait_to_retry(&mut self.patience, self.begun, error.is_lost()).await?;
         self.begun = Instant::now();
         Ok(())
     }

@@ -115,8 +115,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the runs: one for each program. As root, programs of `integration`, except [`WHOLE`], have one run for each
-/// of their modules. Some modules run a second time without warm containers.
+/// Returns one run for each program. For a program of `integration`, returns one run for each of its modules, and a
+/// second run without warm containers for some modules. [`WHOLE`] has one run, and without root every program has one.
 fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyhow::Result<Vec<Job<'a>>> {
     let filter = options.filter.as_deref();
     let mut jobs = Vec::new();

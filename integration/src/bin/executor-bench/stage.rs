@@ -98,8 +98,9 @@ impl<'a> Stage<'a> {
         Ok(Self { executors, images, network, peers, profiler, host })
     }
 
-    /// Returns the selected contestants of the executor: each shape with a directory and with an image as its root file
-    /// system. Leaves out shapes for which this machine has no network, and images if there are none.
+    /// Returns the selected contestants of the executor. Each shape has one contestant whose root file system is a
+    /// directory, and one whose root file system is an image. If this machine has no images, or lacks the network of a
+    /// shape, those contestants are omitted.
     pub(crate) fn ours(&self, options: &Options) -> Vec<Ours<'_>> {
         let mut found = Vec::new();
         for executor in &self.executors {
