@@ -145,6 +145,7 @@ pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     step("Building executord, executor-launcher and agent-cli, not optimized");
     let mut command = cargo_for_tests(workspace, &["build"]);
+    command.env("CARGO_INCREMENTAL", "0"); // a first look: the next build is far away
     for name in [DAEMON, LAUNCHER, CLI] {
         command.args(["-p", name]);
     }
