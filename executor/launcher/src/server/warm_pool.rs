@@ -26,6 +26,9 @@ use crate::warm::WarmPaths;
 const REFILL_DELAY: Duration = Duration::from_millis(10);
 /// Maximum delay after the first use in a burst.
 const REFILL_DELAY_MAX: Duration = Duration::from_millis(40);
+/// Maximum additional delay while all processors are busy. A warm container that is created then costs more processor
+/// time than it saves.
+const BUSY_DELAY_MAX: Duration = Duration::from_millis(250);
 /// Delay after a warm container failed or could not be created. The delay doubles with each further failure, up to a
 /// maximum.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -56,6 +59,8 @@ pub(super) struct WarmPool {
     next_at: Option<Instant>,
     /// Latest value for `next_at` while warm containers are being used.
     refill_by: Option<Instant>,
+    /// Latest time at which the next warm container is created although all processors are busy.
+    busy_until: Option<Instant>,
     /// Number of consecutive failures of warm containers.
     failed: u32,
     /// Number of warm containers created. The names of warm containers contain this number.
@@ -206,6 +211,11 @@ impl Server {
             return;
         }
         (self.warm_pool.next_at, self.warm_pool.refill_by) = (None, None);
+        if *self.warm_pool.busy_until.get_or_insert(now + BUSY_DELAY_MAX) > now && are_processors_busy() {
+            self.warm_pool.next_at = Some(now + REFILL_DELAY);
+            return;
+        }
+        self.warm_pool.busy_until = None;
         if is_memory_short() {
             while self.stop_one_warm() {}
             self.warm_pool.retry_later();
@@ -298,6 +308,18 @@ impl Server {
     }
 }
 
+/// Returns true if more tasks are running than there are processors. This process counts as one of them.
+fn are_processors_busy() -> bool {
+    let running = running_tasks(&kernel_file::read_to_string("/proc/loadavg").unwrap_or_default());
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    running.is_some_and(|running| running > processors)
+}
+
+/// Returns the number of running tasks from the content of `/proc/loadavg` (proc(5)).
+fn running_tasks(loadavg: &str) -> Option<usize> {
+    loadavg.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
+}
+
 /// Returns true if too little memory is available to keep warm containers.
 fn is_memory_short() -> bool {
     let text = kernel_file::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -311,6 +333,16 @@ fn is_memory_short() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn running_tasks_are_read_from_loadavg() {
+        assert_eq!(running_tasks("1.80 1.46 2.75 13/82 29035\n"), Some(13));
+        for malformed in ["", "1.80 1.46 2.75", "1.80 1.46 2.75 13 29035", "1.80 1.46 2.75 x/82 29035"] {
+            assert_eq!(running_tasks(malformed), None, "{malformed:?}");
+        }
+        let current = kernel_file::read_to_string("/proc/loadavg").unwrap();
+        assert!(running_tasks(&current).is_some_and(|running| running >= 1), "{current}");
+    }
 
     /// If a warm container exits while it receives a launch, it stays tracked, so that its files on the host are
     /// removed.
