@@ -57,6 +57,13 @@ pub(crate) const TRUE_WITH_BRIDGE: Shape = Shape { network: Some(ShapeNetwork::B
 pub(crate) const TRUE_WITH_PORT: Shape = Shape { network: Some(ShapeNetwork::Published), ..TRUE };
 pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", ..TRUE_WITH_SECRET };
 
+impl Shape {
+    /// Returns true if several such containers can run at the same time. Only one can publish a port.
+    pub(crate) fn runs_several(&self) -> bool {
+        !matches!(self.network, Some(ShapeNetwork::Published))
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Client {
     connection: executor_client::Client,

@@ -46,7 +46,8 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     let mut rest = Rest::wait().await?;
     let containers = options.lives / LANES[LANES.len() - 1] * LANES[LANES.len() - 1];
     let peers: Vec<_> = stage.peers.iter().filter(|peer| peer.runs_several()).collect();
-    let ours = stage.ours(options);
+    let mut ours = stage.ours(options);
+    ours.retain(|ours| ours.shape.runs_several());
     let mut peer_figures: Vec<_> = peers.iter().map(|peer| Throughput::named(peer.name())).collect();
     let mut our_figures: Vec<_> = ours.iter().map(|ours| Throughput::named(&ours.name)).collect();
     for lanes in LANES {
