@@ -214,8 +214,12 @@ impl Network {
     /// Returns the configuration of a daemon on this host that has no CNI network. `policy` is added to the section
     /// `[policy]`; `networks` are sections of built-in networks.
     pub fn without_cni(&self, policy: &str, networks: &str) -> Setup {
-        let config = format!("[policy]\n{}{policy}\n{networks}\n", self.policy());
-        Setup::default().config(&config).network(&self.namespace())
+        Setup::default().config(&self.config_without_cni(policy, networks)).network(&self.namespace())
+    }
+
+    /// Returns the configuration of [`Self::without_cni`].
+    pub fn config_without_cni(&self, policy: &str, networks: &str) -> String {
+        format!("[policy]\n{}{policy}\n{networks}\n", self.policy())
     }
 
     /// Runs a command on this host and returns its output.

@@ -72,6 +72,14 @@ impl World {
         Self { daemon, network }
     }
 
+    /// Restarts executord and the launcher with these configuration sections of networks.
+    fn restart_on(&mut self, networks: &str) {
+        self.daemon.terminate();
+        self.daemon.launcher().into_iter().for_each(|pid| integration::daemon::kill(pid, 9));
+        self.daemon.setup().replace_config(&self.network.config_without_cni(POLICY, networks));
+        self.daemon.start_again();
+    }
+
     fn api(&self) -> &Api {
         &self.daemon.api
     }

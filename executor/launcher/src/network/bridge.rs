@@ -337,7 +337,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
     let containers = attachments(host, &network.name).map_err(system("cannot read the stored network data"))?;
     let mut found = link::find(name).map_err(system("cannot find the interface of the network"))?;
     if let Some(other) = found.as_ref().filter(|found| found.alias != alias) {
-        if !other.is_bridge || !other.alias.starts_with(&owner_prefix(host, network)) {
+        if !is_own(host, network, other) {
             return Err(NetworkError::ForeignInterface(name.clone(), network.name.clone()));
         }
         if containers.iter().any(|container| !container.is_of(network)) {
@@ -458,14 +458,18 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
         warn("cannot count the leases of the network", error);
         0
     });
-    let is_own = found.as_ref().is_some_and(|found| found.is_bridge && found.alias == alias(host, network));
-    if found.is_some() && !is_own {
-        warnings.push(NetworkError::ForeignInterface(network.interface.clone(), network.name.clone()).to_string());
+    let exists = found.as_ref().is_some_and(|found| found.alias == alias(host, network));
+    if let Some(other) = found.as_ref().filter(|_| !exists) {
+        warnings.push(if is_own(host, network, other) {
+            NetworkError::Changed(network.name.clone()).to_string()
+        } else {
+            NetworkError::ForeignInterface(network.interface.clone(), network.name.clone()).to_string()
+        });
     }
-    let mtu = network.mtu.or_else(|| found.filter(|_| is_own).map(|found| found.mtu));
+    let mtu = network.mtu.or_else(|| found.filter(|_| exists).map(|found| found.mtu));
     let bridge = ListedBridge {
         interface: network.interface.clone(),
-        interface_exists: is_own,
+        interface_exists: exists,
         subnets: network.pools().map(|pool| pool.to_string()).collect(),
         gateways: network.gateways().iter().map(|gateway| gateway.ip.to_string()).collect(),
         mtu: mtu.unwrap_or_default(),
@@ -482,6 +486,11 @@ fn alias(host: &Host, network: &BridgeNetwork) -> String {
     let mut alias = format!("{}{}{mtu}", owner_prefix(host, network), pools.join(", "));
     alias.truncate(alias.floor_char_boundary(ALIAS_MAX));
     alias
+}
+
+/// Returns true if this executor created the interface for the network, possibly with an earlier configuration.
+fn is_own(host: &Host, network: &BridgeNetwork, found: &link::FoundLink) -> bool {
+    found.is_bridge && found.alias.starts_with(&owner_prefix(host, network))
 }
 
 /// Returns the part of the interface's alias that does not depend on the network's configuration.

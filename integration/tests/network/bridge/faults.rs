@@ -53,6 +53,30 @@ fn foreign_interfaces_are_not_used() {
     world.delete_all();
 }
 
+/// If the address ranges of a network change, containers are refused while others have addresses of the earlier ranges.
+/// The listing shows the same reason.
+#[test]
+fn changed_ranges_wait_for_containers() {
+    let mut world = World::configured(BRIDGE);
+    let listed =
+        |world: &World| integration::cli::run(&world.daemon.socket(), &["network", "inspect", "bridge"]).stdout;
+    let (before, _) = addresses(&world.serve(server("web", &[])));
+    assert!(before.starts_with("10.61."), "{before}");
+    let words = "the configuration changed while containers use the network; remove the containers, or undo the change \
+                 of networks.bridge";
+    assert!(!listed(&world).contains(words), "the control");
+
+    world.restart_on(&BRIDGE.replace("10.61.", "10.63."));
+    let warnings = listed(&world);
+    assert!(warnings.contains(words) && !warnings.contains("does not belong"), "{warnings}");
+    assert_refused(&world.api().run(sleeping("refused", false)).unwrap_err(), &format!("network `bridge`: {words}"));
+    world.api().delete("web", true).unwrap();
+    let (after, _) = addresses(&world.api().started(sleeping("next", false)));
+    assert!(after.starts_with("10.63."), "{after}");
+    assert!(!listed(&world).contains(words));
+    world.delete_all();
+}
+
 #[test]
 fn full_networks_refuse_containers() {
     let world = World::configured("[networks.bridge]\nipv4 = \"10.61.0.0/29\"\nipv6 = \"fd61::/64\"\n");
