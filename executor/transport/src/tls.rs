@@ -159,8 +159,9 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
         let _ = stream.set_nodelay(true);
         let mut session = self.certificates.session().map_err(|error| error.to_string())?;
         let deadline = Instant::now() + self.time;
+        let reason = |error: &rustls::Error| self.certificates.reason(error);
         let shaken = tokio::select! {
-            shaken = timeout_at(deadline, shake(&mut stream, &mut session)) => shaken,
+            shaken = timeout_at(deadline, shake(&mut stream, &mut session, reason)) => shaken,
             () = place.lost() => {
                 return Err("the handshake was aborted because another connection needed the slot".to_owned());
             }
@@ -168,7 +169,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
         let why = match shaken {
             Err(_) => return Err(format!("the handshake timed out after {} s", self.time.as_secs())),
             Ok(Err(Broken::Gone(why))) => return Err(why),
-            Ok(Err(Broken::Refused(error))) => self.certificates.reason(&error),
+            Ok(Err(Broken::Refused(why))) => why,
             Ok(Ok(())) => match self.certificates.caller(&session) {
                 Ok(caller) => {
                     place.settle(Instant::now().into_std());
@@ -198,11 +199,15 @@ enum Broken {
     /// The client disconnected.
     Gone(String),
     /// The handshake failed or a certificate was rejected.
-    Refused(rustls::Error),
+    Refused(String),
 }
 
 /// Exchanges the handshake messages. If the handshake fails, sends an alert with the reason.
-async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Broken> {
+async fn shake(
+    stream: &mut TcpStream,
+    session: &mut Session,
+    reason: impl Fn(&rustls::Error) -> String,
+) -> Result<(), Broken> {
     let gone = |error: io::Error| Broken::Gone(format!("the connection broke during the handshake: {error}"));
     loop {
         let room = session.room().map_err(|error| Broken::Gone(error.to_string()))?;
@@ -210,12 +215,13 @@ async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Brok
         if read == 0 {
             return Err(Broken::Gone("the client disconnected during the handshake".to_owned()));
         }
-        let received = session.received(read);
+        // Other handshakes proceed while the alert is being sent, so describe the error first.
+        let received = session.received(read).map_err(|error| Broken::Refused(reason(&error)));
         while !session.waiting().is_empty() {
             let written = stream.write(session.waiting()).await.map_err(gone)?;
             session.sent(written);
         }
-        received.map_err(Broken::Refused)?;
+        received?;
         if !session.is_handshaking() {
             return Ok(());
         }

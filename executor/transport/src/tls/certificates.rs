@@ -278,7 +278,7 @@ impl<R: CertificatePolicy> Certificates<R> {
         self.replaced.subscribe()
     }
 
-    /// Returns the reason why a handshake failed.
+    /// Returns the reason why a handshake failed. Must be called before the next step of any handshake.
     pub(super) fn reason(&self, error: &rustls::Error) -> String {
         locked(&self.refused).take().unwrap_or_else(|| describe(error, self.ca_setting))
     }
