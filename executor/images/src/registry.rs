@@ -271,10 +271,11 @@ impl Registry {
                     introduced = true;
                     self.authenticate(&answer, authorization, what).await?;
                 }
-                StatusCode::UNAUTHORIZED => {
+                // The target of a redirect gets no credentials, so its status is no statement of the registry.
+                StatusCode::UNAUTHORIZED if known => {
                     return Err(self.unauthorized(what, "the registry rejects the credentials (401)"));
                 }
-                StatusCode::FORBIDDEN => return Err(self.refused(what, "access denied (403)")),
+                StatusCode::FORBIDDEN if known => return Err(self.refused(what, "access denied (403)")),
                 StatusCode::NOT_FOUND => return Err(ImageError::NotFound { what: what.to_owned() }),
                 status => {
                     let (what, origin) = (what.to_owned(), origin.to_string());
