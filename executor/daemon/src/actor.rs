@@ -180,10 +180,7 @@ impl Actor {
             }
             Ok(LauncherAnswer::Refused(refused)) => Some(refused.into()),
             Ok(_) => Some(ApiError::new(Kind::Internal, "the launcher sent an unexpected response")),
-            Err(lost @ CallError::NotSent) => Some(ApiError::new(
-                Kind::Unavailable,
-                format!("no launcher serves {}: {lost}", self.node.launcher.socket().display()),
-            )),
+            Err(lost @ CallError::NotSent) => Some(self.node.launcher.unanswered(&lost)),
         };
         if let Some(problem) = refused {
             payload.wipe();

@@ -108,6 +108,14 @@ impl Launcher {
         ApiError::new(Kind::Unavailable, format!("no launcher serves {}: {why}", self.socket.display()))
     }
 
+    /// Returns the error for a call without a response.
+    pub(crate) fn unanswered(&self, lost: &CallError) -> ApiError {
+        ApiError::new(
+            Kind::Unavailable,
+            format!("the call to the launcher at {} failed: {lost}", self.socket.display()),
+        )
+    }
+
     /// Removes the files of a completed container. Missing files are not an error.
     ///
     /// # Errors
@@ -120,7 +128,7 @@ impl Launcher {
                 problem => Err(problem),
             },
             Ok(_) => Ok(()),
-            Err(lost) => Err(self.absent(&lost.to_string())),
+            Err(lost) => Err(self.unanswered(&lost)),
         }
     }
 

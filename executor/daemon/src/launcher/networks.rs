@@ -21,7 +21,7 @@ impl Launcher {
     /// Returns an error if no launcher is connected or the launcher refuses.
     pub(crate) async fn networks(&self, names: Vec<String>) -> Result<NetworkList, ApiError> {
         let call = LauncherCall::ListNetworks(ListNetworks { names });
-        let answer = self.session()?.call_for_fds(call).await.map_err(|lost| self.absent(&lost.to_string()))?;
+        let answer = self.session()?.call_for_fds(call).await.map_err(|lost| self.unanswered(&lost))?;
         let is_expected = |answer: &LauncherAnswer| matches!(answer, LauncherAnswer::NetworksListed(_));
         read("the launcher's list of networks", answer, is_expected)
     }
@@ -34,7 +34,7 @@ impl Launcher {
         let call = LauncherCall::CheckNetwork(CheckNetwork { name });
         // Each caller may have to wait for one other check.
         let answer = self.session()?.call_for_work(2 * CHECK_PATIENCE, call).await;
-        let answer = answer.map_err(|lost| self.absent(&lost.to_string()))?;
+        let answer = answer.map_err(|lost| self.unanswered(&lost))?;
         let is_expected = |answer: &LauncherAnswer| matches!(answer, LauncherAnswer::NetworkChecked(_));
         read("the launcher's checks of the network", answer, is_expected)
     }
@@ -47,7 +47,7 @@ impl Launcher {
     pub(crate) async fn name_sockets(&self, network: &str) -> Result<Vec<OwnedFd>, ApiError> {
         const ABOUT: &str = "sockets of the name server";
         let call = LauncherCall::OpenNameSockets(OpenNameSockets { network: network.to_owned() });
-        match self.session()?.call_for_fds(call).await.map_err(|lost| self.absent(&lost.to_string()))? {
+        match self.session()?.call_for_fds(call).await.map_err(|lost| self.unanswered(&lost))? {
             (LauncherAnswer::NameSockets(_), fds) => fds.map_err(|error| ApiError::from_system(ABOUT, &error)),
             (LauncherAnswer::Refused(refused), _) => Err(refused.into()),
             _ => Err(ApiError::new(Kind::Internal, format!("{ABOUT}: the launcher sent an unexpected response"))),

@@ -18,7 +18,7 @@ impl Launcher {
     pub(crate) async fn layers_size(&self) -> Result<LayersMeasured, ApiError> {
         let call = LauncherCall::MeasureLayers(MeasureLayers {});
         let answer = self.session()?.call_within(MEASURE_TIMEOUT, call, &[]).await;
-        match answer.map_err(|lost| self.absent(&lost.to_string()))? {
+        match answer.map_err(|lost| self.unanswered(&lost))? {
             LauncherAnswer::LayersMeasured(size) => Ok(size),
             LauncherAnswer::Refused(refused) => Err(refused.into()),
             _ => Err(ApiError::new(Kind::Internal, "size of the layers: the launcher sent an unexpected response")),
