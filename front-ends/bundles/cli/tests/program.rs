@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -43,11 +43,14 @@ impl World {
         for name in ["plays", "bin", "home"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let player = dir.path().join("bin/agent-cli-kube");
-        fs::write(&player, PLAYER).unwrap();
-        fs::set_permissions(&player, fs::Permissions::from_mode(0o755)).unwrap();
-        // Copy the program, so that it does not find the real `agent-cli-kube` in its own directory.
-        fs::copy(PROGRAM, dir.path().join("bin/agent-cli-bundle")).unwrap();
+        fs::write(dir.path().join("player"), PLAYER).unwrap();
+        // Copy the program, so that it does not find the real `agent-cli-kube` in its own directory. Child processes
+        // copy: if this process wrote a program, a concurrent fork could inherit the open file (ETXTBSY).
+        for (from, to) in [(Path::new("player"), "agent-cli-kube"), (Path::new(PROGRAM), "agent-cli-bundle")] {
+            let mut install = Command::new("install");
+            install.current_dir(dir.path()).args(["-m", "755"]).arg(from).arg(Path::new("bin").join(to));
+            assert!(install.status().unwrap().success());
+        }
         symlink("agent-cli-bundle", dir.path().join("bin/agent-cli-catalog")).unwrap();
         let world = Self { dir };
         world.set("calls", "0\n");
