@@ -178,7 +178,11 @@ impl Program for Cli {
             "0-255",
             "run, wait, exec, attach: exit code of the process; external program: its exit code; other commands: 0",
         ),
-        ("1", "audit: a canary was left over or misplaced, or the search was incomplete; health: unhealthy"),
+        (
+            "1",
+            "audit: a canary was left over or misplaced, or the search was incomplete; health: unhealthy; network check: a \
+             container is broken or was not checked",
+        ),
         ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
         (
             "126",

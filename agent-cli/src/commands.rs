@@ -96,7 +96,7 @@ pub(crate) enum Command {
     /// second.
     ///
     /// With --json, standard output carries a single document, the completed container, and all output of the process
-    /// goes to standard error. If agent-cli fails, standard output is empty.
+    /// goes to standard error. If executord returns an error, the document is the error.
     Run(Box<RunArgs>),
     #[command(flatten)]
     Direct(Direct),
