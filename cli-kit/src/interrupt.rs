@@ -27,7 +27,7 @@ impl Interrupts {
         Ok(Self { signals })
     }
 
-    /// Returns a value that replaces no signal. [`Self::next`] then waits forever.
+    /// Creates a value that catches no signals: [`Self::next`] waits forever.
     pub fn none() -> Self {
         Self { signals: [None, None, None] }
     }

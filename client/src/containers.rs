@@ -321,8 +321,8 @@ impl Client {
     /// Gets the secret inputs of the container that this process runs in, using the container's runtime token.
     ///
     /// # Errors
-    /// Returns [`Code::Unauthenticated`] or [`Code::PermissionDenied`] if the token does not belong to a running
-    /// container.
+    /// Returns [`Error::Argument`] if the token cannot be sent in an HTTP header, and [`Code::PermissionDenied`] if it is
+    /// not the runtime token of a running container.
     pub async fn secrets(&self, token: &Secret) -> Result<Wiped<GetSecretsResponse>, Error> {
         let not_a_token =
             || Error::Argument("the runtime token contains characters that an HTTP header cannot carry".into());

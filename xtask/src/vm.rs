@@ -29,7 +29,7 @@ use crate::{deb, dist, needs};
 /// The checks to run, and the machine.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Run only checks whose name contains one of these texts, and the checks that the others depend on (00 to 09)
+    /// Run only checks whose name contains one of these texts; the setup checks 00 to 09 always run
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     filter: Vec<String>,
     /// Accelerator: `tcg` works everywhere, `kvm` is faster where it works

@@ -201,7 +201,7 @@ fn p1_quoted_text_continues_at_its_key() {
     assert!(error.place.line >= 12, "{error:?}");
 }
 
-/// Rule P3: as in Go, null is empty text, and a null quantity is 0.
+/// Rule P3: as in Go, a null value in a map of strings is empty text. A null optional field is unset.
 #[test]
 fn p3_null_is_an_empty_text() {
     let decoded = decode::<Thing>(&tree("map: {a: null, b: x, c: ~, d: }\nname: null\n"));

@@ -27,7 +27,8 @@ pub(crate) enum Json<'a> {
     Object(Vec<(String, &'a RawValue)>),
 }
 
-/// A document, used to locate errors: each value is parsed as separate text, whose line numbers begin at 1.
+/// Text of a whole document. Each value is parsed separately, and `serde_json` reports positions within that value. The
+/// document converts them to positions in the whole text.
 #[derive(Clone, Copy)]
 pub(crate) struct Document<'a>(&'a str);
 

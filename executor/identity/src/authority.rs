@@ -33,7 +33,7 @@ const SERIAL_LENGTH: usize = 16;
 pub enum AuthorityError {
     #[error("cannot read {}: {}", .0.display(), .1)]
     Read(PathBuf, io::Error),
-    /// A file has invalid content.
+    /// A file cannot be used: wrong type, mode, owner, size or content; holds the path and the reason.
     #[error("{}: {}", .0.display(), .1)]
     Unsuitable(PathBuf, String),
 }

@@ -151,7 +151,7 @@ pub enum ImageError {
         #[source]
         source: AuthFileError,
     },
-    /// executord may not read the file.
+    /// executord has no permission to read the file.
     #[error(
         "{} cannot be read by executord's user (uid {uid}): let that user read it, or use `agent-cli run` or `agent-cli image pull`, which read the image as their caller and send it to executord",
         .path.display()

@@ -129,7 +129,10 @@ enum NetworkError {
              undo the change of networks.{0}"
     )]
     Changed(String),
-    #[error("host interface `{0}` does not belong to the executor; remove it, or set networks.{1}.interface")]
+    #[error(
+        "host interface `{0}` does not belong to the executor; remove the interface, or set \
+             networks.{1}.interface to another name"
+    )]
     ForeignInterface(String, String),
     #[error("the addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
     Overlap { pool: IpNet, route: IpNet, interface: String, key: String },

@@ -68,7 +68,7 @@ const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, 
 pub(crate) const NAME: &CStr = c"executor-shim";
 /// Time limit for creating a container, without its network, and for starting its program.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Minimum rate at which a machine overwrites and reads back files, in bytes per second, even if it is slow and busy.
+/// Assumed minimum rate of wiping files (overwriting and reading back) on a slow, busy machine, in bytes per second.
 const WIPED_A_SECOND: u64 = 64 << 20;
 /// Time limit for finishing a container after its process has exited, without its network. The limit includes 10 s for
 /// killing leftover processes.

@@ -54,7 +54,7 @@ pub fn get_cgroup_setup() -> Result<CgroupSetup, GetCgroupSetupError> {
     Ok(if file_system.f_type == CGROUP2_SUPER_MAGIC { CgroupSetup::Unified } else { CgroupSetup::Legacy })
 }
 
-/// Cgroup that libcontainer wants to manage.
+/// Parameters that libcontainer passes to [`create_cgroup_manager`].
 #[derive(Clone, Debug)]
 pub struct CgroupConfig {
     /// Path below the hierarchy's root.

@@ -92,7 +92,7 @@ fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<V
             FetchError::new(ErrorKind::Denied, format!("a symbolic link in the path {leads} {shown}{of_rule}"))
         }
         Errno::ACCESS | Errno::PERM => {
-            FetchError::new(ErrorKind::Denied, format!("executord may not read the file in {shown}"))
+            FetchError::new(ErrorKind::Denied, format!("executord has no permission to read the file in {shown}"))
         }
         error => FetchError::unavailable(format!("cannot open the file in {shown}: {}", plain(error))),
     })?;

@@ -15,7 +15,7 @@ pub struct Limits {
     pub file_bytes: u64,
     /// Maximum number of entries.
     pub entries: u64,
-    /// Maximum length of a path, in bytes: the kernel's limit.
+    /// Maximum length of a path, in bytes. The default is the kernel's limit (PATH_MAX without the final NUL).
     pub path: u64,
     /// Maximum length of a path component or of an extended attribute's name, in bytes: the kernel's limit. The reader
     /// does not split paths: the caller that splits them enforces the limit for components.

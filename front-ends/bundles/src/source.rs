@@ -277,7 +277,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Adds a file. An existing file is replaced, as by a later image layer.
+    /// Adds a file. Replaces an existing file of the same name, as a later image layer does.
     pub(crate) fn file(&mut self, name: &str, content: &mut dyn Read) -> Result<(), SourceError> {
         let read = |error| SourceError::Read(name.into(), error);
         match self {

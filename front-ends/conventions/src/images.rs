@@ -44,7 +44,7 @@ impl Registries {
         Self { reader: MetadataReader::new(settings), replaced: BTreeSet::new(), known: Mutex::default() }
     }
 
-    /// Excludes images that are replaced at run time. Such images are not pinned and have no metadata.
+    /// Sets the images that are replaced at run time. They are not fetched or pinned, and their metadata is empty.
     #[must_use]
     pub fn replacing(mut self, images: impl IntoIterator<Item = String>) -> Self {
         self.replaced.extend(images);

@@ -220,7 +220,7 @@ fn check_type(origin: &Origin, kind: &str, data: &BTreeMap<String, Bytes>, metad
             let is_object = text.starts_with(b"{") || text == b"null";
             match serde_json::from_slice::<serde::de::IgnoredAny>(text) {
                 Ok(_) if is_object => Ok(()),
-                _ => Err(format!("the key `{key}` is not a JSON object")),
+                _ => Err(format!("the value of the key `{key}` is not a JSON object")),
             }
         }
     };

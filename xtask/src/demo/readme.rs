@@ -5,7 +5,8 @@ use anyhow::{Context as _, ensure};
 
 /// Checks that the demo printed the lines of the excerpt, in the same order.
 pub(super) fn check(readme: &str, printed: &[String]) -> anyhow::Result<()> {
-    let (_, rest) = readme.split_once("```text\n").context("README.md has no output of the demo")?;
+    let (_, rest) =
+        readme.split_once("```text\n").context("README.md has no ```text block with the output of the demo")?;
     let (excerpt, _) = rest.split_once("```").context("README.md: the code block of the demo is not closed")?;
     let (mut rest, mut may_skip) = (printed, true);
     for line in excerpt.lines() {

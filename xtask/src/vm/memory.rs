@@ -65,13 +65,13 @@ pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> 
     let mut reported = Vec::new();
     let mut passed = true;
     for parameter in ["", "init_on_free=1"] {
-        let name = if parameter.is_empty() { "the kernel with its defaults" } else { parameter };
+        let name = if parameter.is_empty() { "default parameters" } else { parameter };
         step(&format!("Booting the virtual machine: {name}"));
         let ended = round(machine, parameter);
         let (release, found) =
-            ended.inspect_err(|_| eprintln!("--- the end of the machine's console\n{}\n---", machine.console()))?;
+            ended.inspect_err(|_| eprintln!("--- last lines of the machine's console:\n{}\n---", machine.console()))?;
         let faults = found.faults(!parameter.is_empty());
-        eprintln!("Linux {release}, {name}: {MEMORY_MB} MB searched");
+        eprintln!("Linux {release}, {name}: searched {MEMORY_MB} MiB");
         found.lines().iter().for_each(|line| eprintln!("  {line}"));
         faults.iter().for_each(|fault| eprintln!("✘ {fault}"));
         passed &= faults.is_empty();

@@ -81,7 +81,7 @@ pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result
         ));
         let ended = round(machine, boot, boot == cuts);
         let (found, stream) =
-            ended.inspect_err(|_| eprintln!("--- the end of the machine's console\n{}\n---", machine.console()))?;
+            ended.inspect_err(|_| eprintln!("--- last lines of the machine's console:\n{}\n---", machine.console()))?;
         let lost = before.evaluate(&found).with_context(|| format!("boot {boot}"))?;
         figures.lost_after_the_mark += lost;
         figures.answered += stream.answered.len();

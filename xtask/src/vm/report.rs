@@ -77,7 +77,7 @@ impl Report {
         }
         eprintln!("{passed} passed, {failed} failed, {skipped} skipped");
         if let Err(error) = ended {
-            eprintln!("--- the end of the machine's console\n{console}\n---");
+            eprintln!("--- last lines of the machine's console:\n{console}\n---");
             return Err(error);
         }
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

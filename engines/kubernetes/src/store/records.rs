@@ -166,7 +166,7 @@ fn texts_bytes(texts: &BTreeMap<String, String>) -> usize {
 mod tests {
     use super::*;
 
-    /// Rule C41: the processor time of a container is recorded once, and the oldest times are added up.
+    /// Rule C41: the processor time of a removed container is counted once. Times beyond [`REMOVED_MAX`] are summed.
     #[test]
     fn removed_processor_time_is_kept() {
         let mut sandbox = SandboxRecord::default();

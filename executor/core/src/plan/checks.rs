@@ -21,7 +21,7 @@ pub const UNHEALTHY_DEFAULT: u32 = 3;
 /// Health checks of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
-    /// Checks that must pass before all other checks run. If empty, the liveness checks have this purpose.
+    /// Checks that must pass before any other check runs. If empty, the liveness checks must pass first.
     pub startup: Vec<Check>,
     /// Checks that terminate the container if one of them fails.
     pub liveness: Vec<Check>,

@@ -22,7 +22,7 @@ use crate::store::outputs::{OpenOutput, Outputs, OutputsError};
 
 /// Maximum size of the file content in one message, in bytes.
 const PIECE: usize = 64 << 10;
-/// Number of messages that one disk read fills.
+/// Maximum number of messages that are read from disk in one call on a blocking thread.
 const PIECES: usize = 8;
 
 type OutputSender = Outlet<v1::GetOutputsResponse>;

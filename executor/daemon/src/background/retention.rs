@@ -32,10 +32,10 @@ pub(crate) async fn run_retention(node: Arc<Node>) {
             match delete::delete(&node, Arc::clone(&handle), false).await {
                 Ok(()) if reason == Reason::Request => {}
                 Ok(()) => {
-                    tracing::info!(container = %handle.id(), reason = reason.name(), "deleted the container: its retention has expired");
+                    tracing::info!(container = %handle.id(), reason = reason.name(), "deleted the completed container: a retention limit was exceeded");
                 }
                 Err(problem) => {
-                    tracing::warn!(container = %handle.id(), "cannot delete the container, whose retention has expired: {problem}");
+                    tracing::warn!(container = %handle.id(), reason = reason.name(), "cannot delete the completed container: {problem}");
                     if problem.kind == Kind::Unavailable {
                         break; // no launcher; the next check may find one
                     }

@@ -97,9 +97,9 @@ fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mo
     Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
 
-/// Makes the account the owner of a directory and its files, down to `levels` directory levels. An
-/// earlier daemon created these files as another user. Entries that have another owner than the directory, and files
-/// with several hard links, were not created by a daemon and stay unchanged.
+/// Makes the account the owner of a directory and of its files, down to `levels` directory levels; `None` changes only
+/// the directory. An earlier daemon may have created the files as another user. Entries whose owner differs from the
+/// directory's, and files with several hard links, were not created by a daemon and stay unchanged.
 fn change_owners(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
     let before = fstat(dir)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));

@@ -1,9 +1,9 @@
 //! Manages connection slots for scrapes, so that idle connections do not block new clients.
 //!
-//! A connection that has not sent a complete request, or does not read its response, can lose its slot to a new
-//! connection after [`LIFETIME_MIN`]. The connections of the owner with the most connections lose their slots first;
-//! among these the silent connections, and among the silent connections the oldest. A connection whose request is being
-//! processed keeps its slot, for a limited time.
+//! A connection can lose its slot to a new connection once it has been idle for [`LIFETIME_MIN`]. It is idle while its
+//! request is incomplete (silent) or its response is unread. The owner with the most connections loses a slot first: a
+//! silent connection before one with an unread response, and older connections before newer ones. A connection whose
+//! request is being processed keeps its slot until its time limit.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! Manages partial blobs and archives that are being received. The content is not used before it is verified from its
-//! first byte.
+//! Manages partially received blobs and archives. A blob is used only after the digest of its whole content has been
+//! verified, including bytes from an earlier attempt.
 
 use std::collections::HashMap;
 use std::fs::File;

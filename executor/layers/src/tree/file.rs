@@ -171,11 +171,11 @@ impl Tree {
         Ok(copied)
     }
 
-    /// Copies an entry from the layers below into this layer, with all its attributes. Returns the number of copied
+    /// Copies an entry from the lower layers into this layer, with all its attributes. Returns the number of copied
     /// bytes, or `None` if there is no such entry.
     fn bring_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
         let full = joined(path);
-        let failed = || format!("cannot copy `{}` of the layers below", shown(&full));
+        let failed = || format!("cannot copy `{}` from the lower layers", shown(&full));
         let Some((dir, name, stat)) = self.parents.find(&full).context(failed)? else { return Ok(None) };
         let marks = marks_of(&stat, attributes(&dir, name).context(failed)?);
         self.found.depends = true;

@@ -41,8 +41,8 @@ fn foreign_interfaces_are_not_used() {
         world.network.on_host(&["ip", "link", "add", "ex-bridge", "type", kind]);
         let before = world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]);
         let refused = world.api().run(sleeping("refused", false)).unwrap_err();
-        let words = "network `bridge`: host interface `ex-bridge` does not belong to the executor; remove it, or set \
-                     networks.bridge.interface";
+        let words = "network `bridge`: host interface `ex-bridge` does not belong to the executor; remove the interface, \
+                     or set networks.bridge.interface to another name";
         assert_refused(&refused, words);
         assert_eq!(world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]), before);
         assert!(!world.network.on_host(&["nft", "list", "tables"]).contains("ex-bridge"));

@@ -87,7 +87,7 @@ pub(crate) struct InstallArgs {
     pub(super) run: RunArgs,
     #[command(flatten)]
     pub(super) registry: RegistryArgs,
-    /// Show each step and its reasons without running it
+    /// Show the bundles to install and why they were chosen, without installing them
     #[arg(long)]
     pub(super) dry_run: bool,
 }
@@ -109,7 +109,7 @@ pub(crate) struct UpgradeArgs {
     /// Ignore the edges of the upgrade graph
     #[arg(long)]
     pub(super) force: bool,
-    /// Show each step and its reasons without running it
+    /// Show the bundles to install and why they were chosen, without installing them
     #[arg(long)]
     pub(super) dry_run: bool,
 }

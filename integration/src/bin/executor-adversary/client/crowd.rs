@@ -191,7 +191,7 @@ fn with_a_long_list(containers: usize) -> Daemon {
     daemon
 }
 
-/// Calls List for long lists and reads no byte of the responses.
+/// Calls List for a long list on many connections, with a flow-control window of 0: executord cannot send the bodies.
 pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list(scale.pick(20, 100));
     let size = daemon.api.list(v1::ListRequest { page_size: 1000, ..Default::default() })?.encoded_len() as u64;
