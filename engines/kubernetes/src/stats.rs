@@ -24,7 +24,7 @@ pub(crate) const INTERFACE: &str = "eth0";
 /// Returns the resource usage of the containers that a filter selects; without a filter, of all running containers.
 ///
 /// # Errors
-/// Returns an error if a call to executord fails.
+/// Returns an error if a call to executord fails. Errors of calls for a single container are ignored.
 pub(crate) async fn list(node: &Node, filter: Option<ContainerStatsFilter>) -> Result<Vec<ContainerStats>, Status> {
     let only_running = filter.is_none();
     let filter = filter.unwrap_or_default();
@@ -40,7 +40,7 @@ pub(crate) async fn list(node: &Node, filter: Option<ContainerStatsFilter>) -> R
 /// Returns the resource usage of containers.
 ///
 /// # Errors
-/// Returns an error if a call to executord fails.
+/// Returns an error if a call to executord fails. Errors of calls for a single container are ignored.
 pub(crate) async fn of_containers(node: &Node, containers: Vec<Container>) -> Result<Vec<ContainerStats>, Status> {
     let usages = usages(node, &containers).await?;
     let usage = |container: &Container| usages.get(&container.record.id).cloned().unwrap_or_default();
@@ -50,7 +50,7 @@ pub(crate) async fn of_containers(node: &Node, containers: Vec<Container>) -> Re
 /// Returns the counters of containers by their ids.
 ///
 /// # Errors
-/// Returns an error if a call to executord fails.
+/// Returns an error if a call to executord fails. Errors of calls for a single container are ignored.
 pub(crate) async fn usages(node: &Node, containers: &[Container]) -> Result<BTreeMap<String, Usage>, Status> {
     let ids: Vec<String> = containers
         .iter()
@@ -161,10 +161,10 @@ fn pressure(pressure: Option<&v1::Pressure>) -> Option<PsiStats> {
     pressure.map(|pressure| PsiStats { full: pressure.full.as_ref().map(data), some: pressure.some.as_ref().map(data) })
 }
 
-/// Returns the resource usage of the sandboxes that a filter selects.
+/// Returns the resource usage of the ready sandboxes that a filter selects.
 ///
 /// # Errors
-/// Returns an error if a call to executord fails.
+/// Returns an error if a call to executord fails. Errors of calls for a single container are ignored.
 pub(crate) async fn list_sandboxes(
     node: &Node,
     filter: Option<PodSandboxStatsFilter>,
@@ -178,8 +178,9 @@ pub(crate) async fn list_sandboxes(
     of_sandboxes(node, node.store.sandboxes.all().into_iter().filter(is_selected).collect()).await
 }
 
-/// Returns the counters of a sandbox: the counters of its parent cgroup, or else the sums of the counters of its
-/// members in `usages`. The result includes the processor time of containers that have exited.
+/// Returns the counters of a sandbox: the counters of its parent cgroup or, without a readable parent cgroup, sums over
+/// `usages`. CPU time is summed over all members, including exited and removed members. Memory and pids are summed over
+/// running members. The network counters are the newest reading of any member.
 pub(crate) fn of_sandbox(sandbox: &Sandbox, members: &[&Container], usages: &BTreeMap<String, Usage>) -> Usage {
     let read = |only_running: bool| -> Vec<&Usage> {
         let members =
@@ -202,7 +203,7 @@ pub(crate) fn of_sandbox(sandbox: &Sandbox, members: &[&Container], usages: &BTr
 /// Returns the resource usage of sandboxes.
 ///
 /// # Errors
-/// Returns an error if a call to executord fails.
+/// Returns an error if a call to executord fails. Errors of calls for a single container are ignored.
 pub(crate) async fn of_sandboxes(node: &Node, sandboxes: Vec<Sandbox>) -> Result<Vec<PodSandboxStats>, Status> {
     let ids: std::collections::BTreeSet<_> = sandboxes.iter().map(|sandbox| sandbox.record.id.clone()).collect();
     let mut containers = node.store.containers.all();
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(found.network.unwrap().received_bytes, 8);
         let found = of_sandbox(&sandbox, &[&ended], &usages);
         assert_eq!((found.cpu.unwrap().total_ns, found.memory), (120, None));
-        // A kill between two steps of the removal of "e" neither loses its time nor counts it twice.
+        // If executor-cri is killed while it removes "e", the CPU time of "e" is neither lost nor counted twice.
         let mut record = SandboxRecord::clone(&sandbox.record);
         record.record_removal("e", 20);
         let removing = Sandbox { record: Arc::new(record), state: None };

@@ -30,7 +30,7 @@ fn list(not_provided: &[NotProvided]) -> String {
 /// an API server are skipped if `partial` is true.
 ///
 /// # Errors
-/// Returns an error if an object needs an API server and `partial` is false, or if no object remains.
+/// Returns an error if an object needs an API server and `partial` is false, or if no workload remains.
 pub fn play(bundle: &Bundle, namespace: &str, partial: bool) -> Result<Zeroizing<String>, ManifestError> {
     let not_provided = bundle.not_provided();
     if !partial && !not_provided.is_empty() {

@@ -46,7 +46,7 @@ fn requested_capabilities_are_applied() {
     assert!(printed(&open, admin()).contains("CapEff:\t00000000002004fb"), "the control: it may be allowed");
 }
 
-/// Every user may bind ports below 1024 in the container's own network namespace. No user may bind them in the host's.
+/// Users other than root may bind ports below 1024 in the container's own network namespace, but not in the host's.
 #[test]
 fn low_ports_are_for_any_user() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\nallow_host_userns = true\n").start();

@@ -1,11 +1,12 @@
 //! Runs many short-lived containers, consecutively and eight at a time. Afterwards no resource use of the daemon may
-//! have grown. All containers use an image and a secret file. Every hundredth container has a rotation of the file.
-//! Every second container is on a built-in network, half of these with a published port.
+//! have grown. All containers use an image and a secret file. Every hundredth container has a rotation of the file,
+//! unless it runs concurrently with others. Every second container is on a built-in network, half of these with a
+//! published port.
 //!
 //! EXECUTOR_LIVES sets the number of containers; EXECUTOR_LIVES_JSON names an output file for the figures. After each
-//! tenth of the containers, the daemon's figures are measured at rest. The limit for kept results is reached in the
-//! first tenth, and the limit for kept events in the second tenth: later growth is a leak. The durations of the runs
-//! are reported and not evaluated.
+//! tenth of the containers, the daemon's figures are measured at rest. The limits for kept results and kept
+//! events are reached in the first tenth. A figure that is higher after the last tenth than after the second is a leak.
+//! The durations of the runs are reported and not evaluated.
 
 mod evaluate;
 mod look;
@@ -39,7 +40,7 @@ const EVENTS: usize = 100;
 const ROTATED: usize = 100;
 const SECRET: &str = "db/password";
 const ID: &str = "life-";
-/// Number of containers that the control keeps running, to show that every figure except memory rises.
+/// Number of containers that the control keeps running, to show that all figures except memory and ledger size rise.
 const CONTROLS: usize = 12;
 
 #[test]
@@ -119,7 +120,7 @@ impl Node {
     }
 
     fn live_at_once(&self, numbers: Range<usize>) {
-        // Start only as many containers at a time as all lanes complete within the timeout of a call.
+        // Start the containers in batches, so that all lanes complete a batch within the timeout of a call.
         for start in numbers.clone().step_by(10 * LANES) {
             let reference: std::sync::Arc<str> = self.reference.as_str().into();
             let some: Vec<_> = (start..numbers.end.min(start + 10 * LANES)).map(id).collect();
@@ -153,7 +154,7 @@ impl Node {
         look::figures(&self.daemon, &self.network)
     }
 
-    /// As a control, every figure except memory is higher while containers and mounts exist.
+    /// As a control, every figure except memory and ledger size is higher while containers and mounts exist.
     fn figures_rise_with_containers(&self, figures: &[Figures]) {
         let ids: Vec<_> = (0..CONTROLS).map(id).collect();
         for number in 0..CONTROLS {

@@ -1,5 +1,6 @@
 //! Changes that a container's task receives while the container runs: shim reports, check results, changes of secret
-//! sources. Each becomes an event, a log line, and a record if a restart needs it.
+//! sources. A change of the reported status is logged and becomes an event. Data that the next daemon needs is stored in
+//! the ledger.
 
 use std::sync::Arc;
 
@@ -96,7 +97,7 @@ impl Actor {
         let becomes_healthy = decides && health.started && before.is_none_or(|before| !before.started);
         for healthy in [begins.then_some(false), becomes_healthy.then_some(true)].into_iter().flatten() {
             let link = Arc::clone(link);
-            // Shims that predate this call do not write the log line.
+            // `NoteHealth` makes the shim log the health. Older shims do not support it and log nothing.
             tokio::spawn(async move { drop(link.call(ShimCall::NoteHealth(NoteHealth { healthy, run })).await) });
         }
         let facts = Arc::new(self.facts.clone());
@@ -117,8 +118,8 @@ impl Actor {
         }
         if let Some(HealthChange::End(reason)) = change {
             let (link, id) = (Arc::clone(link), id.clone());
-            // This task receives the response. If no response arrives, the connection is lost, and checks restart on
-            // the next connection.
+            // The spawned task waits for the response. If the connection is lost first, checks restart on the next
+            // connection.
             tokio::spawn(async move {
                 let outputs = outputs.into_iter();
                 let outputs = outputs
@@ -155,7 +156,7 @@ impl Actor {
         self.identity_changed(identity.as_ref());
         if !is_asked {
             self.node.ledger.put(facts);
-            let _ = done.send(()); // the sender may be dropped
+            let _ = done.send(()); // fails if `report_sources` has stopped waiting
             return;
         }
         // Write durably: otherwise, if this daemon is killed now, the next daemon restores an older source over a
@@ -170,7 +171,7 @@ impl Actor {
         }
     }
 
-    /// Reports that the certificate was replaced, or that a renewal failed for the first time.
+    /// Reports that the certificate was replaced, or that the first renewal since the last replacement failed.
     fn identity_changed(&self, before: Option<&IdentityRecord>) {
         let (Some(before), Some(after)) = (before, self.facts.identity.as_ref()) else { return };
         let kind = match (before.stale.is_some(), after.stale.is_some()) {

@@ -1,5 +1,5 @@
-//! Selects the name servers to which a container's query may be forwarded: those that the container could reach itself.
-//! Otherwise a container without egress could send data out in queries.
+//! Selects the name servers to which a container's query may be forwarded: peers on the container's network, and
+//! servers that its egress settings allow. Otherwise a container without egress could send data out in queries.
 
 use std::net::IpAddr;
 
@@ -26,8 +26,8 @@ pub(super) struct AllowedServers {
 }
 
 impl AllowedServers {
-    /// Selects from the name servers of the request. If the request names none, selects from the host's name servers.
-    /// Only a container with egress may query these servers. `own` are the addresses of the container.
+    /// Selects from the name servers of the request. If the request names none, selects from the host's name servers, or
+    /// none if the container has no egress. `own` are the addresses of the container.
     pub(super) fn select(
         connectivity: &Connectivity,
         (network, own): (&BridgeNetwork, &[Address]),
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(one(rule(Icmp, HOST, &[])), (peer(), peer()));
         assert_eq!(one(rule(All, "192.0.2.54", &[])), (peer(), peer()));
         assert_eq!(one(rule(All, "::/0", &[])), (peer(), peer()), "a rule of the other family");
-        // The host's loopback is reached only with a rule that contains it.
+        // If egress rules exist, a name server on the host's loopback is queried only if a rule contains its address.
         assert_eq!(one(rule(Udp, "127.0.0.0/8", &[])).0, with_peer(ON_LOOPBACK));
         // An IPv4-mapped IPv6 address is treated as an IPv4 address.
         let mapped = |destination| allowed(&["::ffff:192.0.2.53"], true, vec![rule(All, destination, &[])]);

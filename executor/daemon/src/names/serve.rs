@@ -27,7 +27,7 @@ const ERROR_DELAY: Duration = Duration::from_millis(100);
 /// Number of sockets for each gateway: one for UDP, one for TCP.
 const SOCKETS: usize = 2;
 
-/// Counter of responses, used to rotate the order of addresses.
+/// Counter of name lookups, used to rotate the order of addresses.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// Serves the sockets of a network: for each gateway one UDP socket and one TCP socket.

@@ -122,7 +122,7 @@ async fn unresponsive_shim_leaves_no_secret_copy() {
     shim.exits(0);
 }
 
-/// If a caller disconnects during an update, the update is completed, and leaves no data in the daemon.
+/// If a caller disconnects during an update, the update is still completed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_goes_away_stops_nothing() {
     let node = Node::start().await;

@@ -41,7 +41,9 @@ fn refused(gateway: IpAddr, kind: SockType, error: &io::Error) -> Refused {
     let protocol = if kind == SockType::Stream { "TCP" } else { "UDP" };
     let port = SocketAddr::new(gateway, NAMES_PORT);
     if error.kind() == io::ErrorKind::AddrInUse {
-        let why = format!("another program already listens on {protocol} {port}; restrict it to specific addresses");
+        let why = format!(
+            "another program already listens on {protocol} {port}; configure that program to listen on other addresses"
+        );
         return Refused::new(Reason::Precondition, why);
     }
     Refused::new(Reason::Internal, format!("{protocol} port {port}: {}", plain(error)))

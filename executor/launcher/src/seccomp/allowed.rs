@@ -269,7 +269,8 @@ const COMMON: &[i64] = &[
     466, // removexattrat
 ];
 
-/// Calls that only this architecture has. Newer architectures have only the calls above.
+/// System calls that are allowed only on x86_64: calls that other architectures do not have, and `io_pgetevents`, whose
+/// number depends on the architecture.
 #[cfg(target_arch = "x86_64")]
 const ARCH: &[i64] = &[
     333, // io_pgetevents
@@ -324,7 +325,8 @@ const ARCH: &[i64] = &[];
 /// System calls that are allowed with any arguments, on this architecture.
 pub(super) static PLAIN: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(|| [COMMON, ARCH].concat());
 
-/// Calls that a capability allows, as in Docker's profile. Without the capability the kernel would deny them anyway.
+/// System calls that a capability allows, as in Docker's profile. The filter denies them without the capability, even
+/// those that the kernel would allow, for example `kcmp`, `mbind`, and `unshare` of a user namespace.
 pub(super) const BY_CAPABILITY: &[(&str, &[i64])] = &[
     ("CAP_DAC_READ_SEARCH", &[libc::SYS_open_by_handle_at]),
     (

@@ -1,5 +1,5 @@
 //! Tests rules 1 to 23 of `docs/guides/cnab-rules.md`: the bundle runtime (CNAB 103). Tests that need a running
-//! container are in `integration/tests/cnab.rs`, with the same rule numbers.
+//! container are in `integration/tests/front_ends/cnab`, with the same rule numbers.
 
 use crate::common::*;
 use executor_cnab::action::Action;

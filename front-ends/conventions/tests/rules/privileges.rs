@@ -44,7 +44,8 @@ fn restricted() -> Value {
 /// New values with their JSON pointers.
 type Edits = Vec<(&'static str, Value)>;
 
-/// Replaces the value at a JSON pointer. If the last part of the pointer is `-`, appends a list entry.
+/// Sets the value at a JSON pointer and creates missing parents. `null` removes a field. If the last part of the pointer
+/// is `-`, appends a list entry.
 fn set(template: &mut Value, pointer: &str, value: Value) {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     if template.pointer(parent).is_none() {

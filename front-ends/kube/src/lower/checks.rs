@@ -13,7 +13,7 @@ use crate::plan::{Hook, Role};
 /// Maximum timeout of one check, in seconds.
 const TIMEOUT_MAX: i32 = 60;
 const TIME_MAX: i64 = 3600;
-/// Maximum value of a probe's `successThreshold` and `failureThreshold`.
+/// Maximum value of a readiness probe's thresholds and of a liveness probe's `failureThreshold`.
 const THRESHOLD_MAX: i32 = 100;
 
 impl Lowering<'_> {
@@ -48,7 +48,7 @@ impl Lowering<'_> {
                 _ => checks.readiness.push(check),
             }
         }
-        // The failure threshold of this probe limits the start.
+        // The startup probe or, if unset, the liveness probe determines the start timeout.
         let evaluate = container.startup_probe.as_ref().or(container.liveness_probe.as_ref());
         if let (Some(probe), true) = (evaluate, any) {
             let (period, failures) =
@@ -152,7 +152,7 @@ impl Lowering<'_> {
     fn port(&mut self, at: &str, container: &Container, port: &IntOrString) -> Option<u32> {
         let number = match port {
             IntOrString::Int(number) => Some(*number),
-            // A quoted number is a port name, but port names must contain a letter.
+            // A quoted number is treated as a port name. It matches no port, because port names must contain a letter.
             IntOrString::String(name) => {
                 let named = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(name));
                 named.map(|port| port.container_port)

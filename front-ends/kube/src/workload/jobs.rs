@@ -70,7 +70,7 @@ pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload
     Some(workload)
 }
 
-/// Returns true if a string is a valid name of a time zone. The name is written into a systemd unit.
+/// Returns true if a string has the form of a time zone name. The name is written into a systemd unit.
 fn is_time_zone(text: &str) -> bool {
     let plain = |part: &str| {
         (1..=14).contains(&part.len())

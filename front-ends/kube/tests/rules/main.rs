@@ -1,4 +1,5 @@
-//! Tests the rules of docs/guides/kube-rules.md. The name of each test begins with the number of its rule.
+//! Tests the rules of docs/guides/kube-rules.md. The name of a test begins with its rule, for example `p6_`. The only
+//! test without a rule is `null_is_no_key`.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

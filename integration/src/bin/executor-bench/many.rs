@@ -46,7 +46,7 @@ pub(crate) struct Left {
     pub(crate) processes: usize,
     pub(crate) cgroups: usize,
     pub(crate) mounts: usize,
-    /// Files and directories below the run and state directories, except the ledger's files.
+    /// Files and directories below the run and state directories, except the ledger, the warm pool and `cni/versions`.
     pub(crate) files: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Inputs of the run tool (rules 3, 4, 9, 11, 16 to 20, 22 of docs/guides/cnab-rules.md).
+//! Inputs of the run tool (rules 3, 4, 11, 13 and 16 to 22 of docs/guides/cnab-rules.md).
 
 use std::fs;
 
@@ -63,7 +63,7 @@ fn rules_16_to_20_variables_and_files_hold_values() {
     assert_eq!(reported, expected);
 }
 
-/// With an option, an unset parameter has no file. Some tools test whether the file exists.
+/// With `--omit-unset-files`, an unset parameter has no file. Some tools test whether the file exists.
 #[test]
 fn files_of_unset_parameters_can_be_omitted() {
     let world = World::new("cat /etc/x/unset && echo there || echo absent");
@@ -90,7 +90,7 @@ fn run_tool_changes_files_but_not_sources() {
     }
 }
 
-/// All errors are reported together, before any effect, and contain no value (rules 9 and 13).
+/// All errors are reported together, before any effect, and contain no value (rules 13 and 21).
 #[test]
 fn violations_are_reported_before_anything_runs() {
     let world = World::new("exit 1");

@@ -34,7 +34,7 @@ fn start(shelf: &Shelf) -> Daemon {
     Setup::default().config(&config).start()
 }
 
-/// Returns the pids that the program has written: its own pid and its child's pid.
+/// Returns the pids that all hanging runs of the program have written: for each run its own pid and its child's pid.
 fn pids(shelf: &Path) -> Vec<i32> {
     let text = fs::read_to_string(shelf.join("pids")).unwrap();
     text.lines().map(|line| line.parse().unwrap()).collect()

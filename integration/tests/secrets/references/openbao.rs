@@ -30,7 +30,7 @@ impl Running {
         let log = fs::File::create(log).unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let running = Self(command.spawn().unwrap());
-        wait::until_ok("OpenBao listens", || TcpStream::connect(("127.0.0.1", port)).map(drop));
+        wait::until_ok("the server listens", || TcpStream::connect(("127.0.0.1", port)).map(drop));
         running
     }
 }
@@ -139,7 +139,7 @@ impl Bao {
         )
     }
 
-    /// Returns the number of requests with this path, from the server's audit log.
+    /// Returns the number of successful requests with this path, from the server's audit log.
     pub(crate) fn served(&self, path: &str) -> usize {
         let log = fs::read_to_string(self.shelf.path().join("audit")).unwrap();
         let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

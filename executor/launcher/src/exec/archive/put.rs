@@ -2,7 +2,7 @@
 //!
 //! Each entry is created under a temporary name and then renamed, so that no partial file is visible under its name. No
 //! link below the directory is followed, neither a link in the archive nor a link in the container. An existing
-//! directory is kept. Any other existing entry is replaced, except by a directory.
+//! directory is kept. Another existing entry is replaced, unless the new entry is a directory, which is an error.
 
 use std::fs::File;
 use std::io;
@@ -171,7 +171,7 @@ impl UnpackTarget {
                 error => Ok(error.into()),
             })
         });
-        // If both names belong to the same file, the rename does nothing.
+        // If both names are hard links to the same file, the rename does nothing, so remove the temporary name.
         if made.is_err() || entry.kind == Kind::HardLink {
             let _ = unlinkat(parent, &*partial, AtFlags::empty());
         }
@@ -295,7 +295,7 @@ fn outside(path: &[u8]) -> ArchiveFailure {
     ArchiveFailure(format!("{}: the path escapes the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
 }
 
-/// Explains an error caused by a link in the path.
+/// Explains an error caused by a link or a non-directory in the path.
 fn behind_a_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::other("the path contains a symbolic link"),

@@ -81,9 +81,9 @@ impl Init {
         }
     }
 
-    /// Forks, and returns in the child. The first process itself stays: it has not read the payload, closes all its
-    /// descriptors and is confined like the program. The first process's memory, a copy of the shim's memory, cannot be
-    /// inspected by any process in the container.
+    /// Forks, and returns only in the child. The first process serves as PID 1: it has received the payload but not read
+    /// it, closes all its descriptors and installs the program's system call filter. Its memory, a copy of the shim's
+    /// memory, cannot be inspected by any process in the container.
     fn stay(&self) -> Result<(), StartFailure> {
         let failed = |error: io::Error| StartFailure::new("set up the init", error);
         process::hold_signals().map_err(failed)?;
@@ -98,7 +98,8 @@ impl Init {
         self.serve(Some(child))
     }
 
-    /// Waits for its child or, without a child, for processes that are started in the container.
+    /// Serves as the container's first process: forwards signals and reaps processes until `child` exits. Without a child,
+    /// reaps processes until it is killed.
     fn serve(&self, child: Option<i32>) -> ! {
         let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
         let served = rustix::thread::set_name(INIT)
