@@ -70,7 +70,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
     };
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;
-    let link = handle.connected_shim().await?;
+    let link = handle.shim().ok_or_else(|| shim_is_gone(id))?;
     let v1::AttachStart { input, take_over, no_output, lossless, resumable, resume_at, .. } = *start;
     let call = ShimCall::Attach(Attach { input, take_over, no_output, lossless, resumable, resume_at });
     match link.call_with_fds(call, &[theirs.as_fd()]).await {

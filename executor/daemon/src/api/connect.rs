@@ -98,7 +98,7 @@ async fn open(pod: &Handle, port: u16) -> Result<TcpStream, ApiError> {
 
 /// Gets a socket in the pod's network namespace.
 async fn socket(pod: &Handle, ipv6: bool) -> Result<TcpSocket, ApiError> {
-    let link = pod.connected_shim().await?;
+    let link = pod.shim().ok_or_else(|| shim_is_gone(pod.id()))?;
     match link.call_with_fds(ShimCall::MakeSocket(MakeSocket { ipv6 }), &[]).await {
         Ok(Some(fd)) => Ok(TcpSocket::from_std_stream(fd.into())),
         Ok(None) => Err(ApiError::new(Kind::Internal, format!("the shim of pod {} sent no socket", pod.id()))),

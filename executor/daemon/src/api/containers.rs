@@ -204,7 +204,7 @@ pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Resu
             ),
         ));
     }
-    let link = handle.connected_shim().await?;
-    let reported = link.call(ShimCall::Signal(Signal { process_id, signal })).await;
-    reported.map_err(|reported| reported.unwrap_or_else(|| shim_is_gone(handle.id())))
+    let gone = || shim_is_gone(handle.id());
+    let link = handle.shim().ok_or_else(gone)?;
+    link.call(ShimCall::Signal(Signal { process_id, signal })).await.map_err(|reported| reported.unwrap_or_else(gone))
 }

@@ -281,16 +281,6 @@ impl Handle {
         })
     }
 
-    /// Returns the connection to the shim. Waits for it for a limited time, because after a restart of this daemon the
-    /// shim may not be connected yet.
-    ///
-    /// # Errors
-    /// Returns an error if the shim is not connected in time, or the container has completed.
-    pub(crate) async fn connected_shim(&self) -> Result<Arc<ShimLink>, ApiError> {
-        self.settled_in_time().await?;
-        self.shim().ok_or_else(|| shim_is_gone(&self.id))
-    }
-
     async fn wait_for(&self, condition: impl Fn(&ContainerStatus) -> bool) -> Result<Arc<ContainerStatus>, ApiError> {
         let mut watch = self.watch();
         let presence =

@@ -14,6 +14,7 @@ use executor_proto::v1;
 use crate::api_error::{ApiError, Kind};
 use crate::ipc::memfiles;
 use crate::model::container::Presence;
+use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate::{REPORT_TIMEOUT, running};
@@ -43,7 +44,7 @@ async fn execute(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<C
     if !violations.is_empty() {
         return Err(ApiError::invalid(violations));
     }
-    let link = handle.connected_shim().await?;
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let file = memfiles::json("executor-egress", &update).map_err(|error| {
         let why = format!("no memory or descriptors for the new rules of container {}: {error}", handle.id());
         ApiError::new(Kind::Exhausted, why)

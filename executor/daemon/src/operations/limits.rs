@@ -12,6 +12,7 @@ use executor_proto::v1;
 
 use crate::api_error::{ApiError, Kind};
 use crate::model::container::Presence;
+use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate::{REPORT_TIMEOUT, running};
@@ -68,7 +69,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
     if (&plan.limits, &plan.host_options) == (&record.plan.limits, &record.plan.host_options) {
         return Ok(facts);
     }
-    let link = handle.connected_shim().await?;
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     node.registry
         .reserve_update(&facts, &plan.limits)
         .map_err(|exhausted| ApiError::new(Kind::Exhausted, exhausted.to_string()))?;

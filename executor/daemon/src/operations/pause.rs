@@ -6,6 +6,7 @@ use executor_core::protocol::{self, ShimCall};
 
 use crate::api_error::ApiError;
 use crate::model::container::Presence;
+use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate::{REPORT_TIMEOUT, running};
@@ -30,7 +31,7 @@ async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<Containe
     let handle = node.find(id)?;
     let _turn = handle.updating.lock().await;
     running(node, &handle, "it can be paused or resumed")?;
-    let link = handle.connected_shim().await?;
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let call = if paused { ShimCall::Pause(protocol::Pause {}) } else { ShimCall::Resume(protocol::Resume {}) };
     let answer = link.call(call).await;
     let lost = || handle.answer_is_lost("check the field `paused` to see the result");

@@ -6,6 +6,7 @@ use executor_core::lifecycle::State;
 use executor_core::protocol::{ReopenLog, ShimCall};
 
 use crate::api_error::{ApiError, Kind};
+use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
@@ -25,7 +26,7 @@ pub(crate) async fn reopen(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerSt
         );
         return Err(ApiError::new(Kind::Precondition, why));
     }
-    let link = handle.connected_shim().await?;
+    let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let lost = || handle.answer_is_lost("the log file may have been reopened; try again");
     let answer = link.call(ShimCall::ReopenLog(ReopenLog {})).await;
     answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;

@@ -226,7 +226,7 @@ async fn attempt(
     let failed = |problem| (Retry::Never, problem);
     let planned = validate_update(&draft_of(request), &record.plan, &node.config.policy);
     let planned = planned.map_err(|violations| failed(ApiError::invalid(violations)))?;
-    let link = handle.connected_shim().await.map_err(failed)?;
+    let link = handle.shim().ok_or_else(|| failed(shim_is_gone(handle.id())))?;
     let signal = planned.signal;
     let (list, contents) = load(request, record, planned).map_err(|error| {
         let why = format!("no memory or descriptors for the new files of container {}: {error}", handle.id());

@@ -6,6 +6,7 @@ use executor_core::lifecycle::State;
 use executor_core::protocol::{self, ShimCall};
 
 use crate::api_error::{ApiError, Kind};
+use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
@@ -28,7 +29,8 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerSta
         {
             return Err(ApiError::pod_unavailable(pod.as_str()));
         }
-        let link = handle.connected_shim().await?;
+        handle.settled_in_time().await?; // after a restart of this daemon, the shim may not be connected yet
+        let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
         let lost = || handle.answer_is_lost("check its state to see whether it was started");
         let answer = link.call(ShimCall::Start(protocol::Start {})).await;
         answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;

@@ -1,7 +1,6 @@
 //! Tests of restarts of the daemon, after a clean stop and after a kill.
 
 use executor_core::lifecycle::State;
-use executor_core::protocol::ShimCall;
 use executor_core::record::Exit;
 use executor_proto::v1;
 use executor_proto::v1::event::Kind;
@@ -157,27 +156,6 @@ async fn container_without_shim_waits_for_launcher() {
     wait(&mut client, "lives").await;
 }
 
-/// After a restart of the daemon, a call waits until the container's shim is connected.
-#[tokio::test(flavor = "multi_thread")]
-async fn call_after_restart_waits_for_shim() {
-    let mut node = Node::start().await;
-    let (shim, _) = node.run(request("a")).await;
-    node.terminate();
-    node.launcher.hold_greetings();
-    node.start_daemon();
-    let mut client = node.client().await;
-    let signal = v1::SignalRequest { id: "a".into(), signal: 10, process_id: String::new() };
-    let call = tokio::spawn(async move { client.signal(signal).await });
-    // Without a greeting the daemon connects to no shim.
-    assert_eq!(get(&mut node.client().await, "a").await.state(), v1::State::Running);
-    assert!(!call.is_finished());
-    node.launcher.greet();
-    call.await.unwrap().unwrap();
-    assert!(matches!(shim.asked().await, ShimCall::Signal(call) if call.signal == 10));
-    shim.exits(0);
-    wait(&mut node.client().await, "a").await;
-}
-
 /// Cursors increase across clean stops and kills.
 #[tokio::test(flavor = "multi_thread")]
 async fn cursors_never_go_back() {
@@ -241,7 +219,7 @@ async fn only_ephemeral_daemon_stops_its_containers() {
     let (node, status) = ended.await.unwrap();
     assert!(status.success());
     let stop = executor_core::protocol::Stop { grace_ms: 0, signal: 0 };
-    assert_eq!(killed.await.unwrap(), ShimCall::Stop(stop));
+    assert_eq!(killed.await.unwrap(), executor_core::protocol::ShimCall::Stop(stop));
     assert_eq!(node.launcher.calls(), ["shutdown"]);
 }
 
