@@ -271,7 +271,7 @@ impl Registry {
                     introduced = true;
                     self.authenticate(&answer, authorization, what).await?;
                 }
-                // The target of a redirect gets no credentials, so its status is no statement of the registry.
+                // The target of a redirect gets no credentials, so its status does not mean that the registry refuses them.
                 StatusCode::UNAUTHORIZED if known => {
                     return Err(self.unauthorized(what, "the registry rejects the credentials (401)"));
                 }

@@ -44,7 +44,7 @@ impl Registries {
         Self { reader: MetadataReader::new(settings), replaced: BTreeSet::new(), known: Mutex::default() }
     }
 
-    /// Sets the images that are replaced at run time. They are not fetched or pinned, and their metadata is empty.
+    /// Adds images that are replaced at run time. They are not fetched or pinned, and their metadata is empty.
     #[must_use]
     pub fn replacing(mut self, images: impl IntoIterator<Item = String>) -> Self {
         self.replaced.extend(images);

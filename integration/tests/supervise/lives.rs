@@ -5,8 +5,8 @@
 //!
 //! EXECUTOR_LIVES sets the number of containers; EXECUTOR_LIVES_JSON names an output file for the figures. After each
 //! tenth of the containers, the daemon's figures are measured at rest. The limits for kept results and kept
-//! events are reached in the first tenth. A figure that is higher after the last tenth than after the second is a leak.
-//! The durations of the runs are reported and not evaluated.
+//! events are reached in the first tenth. A figure that is higher after the last tenth than after the second, by more
+//! than its slack, is a leak. The durations of the runs are reported and not evaluated.
 
 mod evaluate;
 mod look;

@@ -125,8 +125,8 @@ const METRICS: [Metric; 15] = [
     },
 ];
 
-/// Adds the metrics of running containers if the configuration enables them. The totals of log output are always
-/// updated.
+/// Adds the series of running containers if the configuration enables them. The totals of log output and the number of
+/// containers that did not respond are always updated.
 pub(super) async fn put(families: &mut Families, node: &Node, deadline: Instant) {
     let settings = &node.config.metrics;
     let most = if settings.containers { settings.containers_max } else { 0 };

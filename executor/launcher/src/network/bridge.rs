@@ -460,11 +460,15 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
     });
     let exists = found.as_ref().is_some_and(|found| found.alias == alias(host, network));
     if let Some(other) = found.as_ref().filter(|_| !exists) {
-        warnings.push(if is_own(host, network, other) {
-            NetworkError::Changed(network.name.clone()).to_string()
-        } else {
-            NetworkError::ForeignInterface(network.interface.clone(), network.name.clone()).to_string()
-        });
+        let is_foreign = !is_own(host, network, other);
+        // If no container has an address of the earlier configuration, the next container replaces the interface.
+        let is_refused = || attachments(host, &network.name).is_ok_and(|all| !all.iter().all(|one| one.is_of(network)));
+        if is_foreign {
+            let (interface, name) = (network.interface.clone(), network.name.clone());
+            warnings.push(NetworkError::ForeignInterface(interface, name).to_string());
+        } else if is_refused() {
+            warnings.push(NetworkError::Changed(network.name.clone()).to_string());
+        }
     }
     let mtu = network.mtu.or_else(|| found.filter(|_| exists).map(|found| found.mtu));
     let bridge = ListedBridge {

@@ -14,6 +14,7 @@ use executor_sys::kernel_file;
 use executor_sys::process::{self, Fork};
 use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
+use nix::unistd::{SysconfVar, sysconf};
 use prost::Message;
 
 use super::{EXIT_TIMEOUT, Server};
@@ -207,7 +208,11 @@ impl Server {
             self.stop_one_warm();
         }
         let now = Instant::now();
-        if self.warm_pool.all.len() >= self.warm_pool_size() || *self.warm_pool.next_at.get_or_insert(now) > now {
+        if self.warm_pool.all.len() >= self.warm_pool_size() {
+            self.warm_pool.busy_until = None;
+            return;
+        }
+        if *self.warm_pool.next_at.get_or_insert(now) > now {
             return;
         }
         (self.warm_pool.next_at, self.warm_pool.refill_by) = (None, None);
@@ -308,15 +313,15 @@ impl Server {
     }
 }
 
-/// Returns true if more tasks are running than there are processors. This process counts as one of them.
+/// Returns true if the host has more running tasks than online processors. This process counts as one task.
 fn are_processors_busy() -> bool {
     let running = running_tasks(&kernel_file::read_to_string("/proc/loadavg").unwrap_or_default());
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten().unwrap_or(1);
     running.is_some_and(|running| running > processors)
 }
 
 /// Returns the number of running tasks from the content of `/proc/loadavg` (proc(5)).
-fn running_tasks(loadavg: &str) -> Option<usize> {
+fn running_tasks(loadavg: &str) -> Option<i64> {
     loadavg.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
 }
 
