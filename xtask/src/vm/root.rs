@@ -30,6 +30,7 @@ const PACKAGES: &[&str] = &[
     "kmod",        // overlayfs is a module
     "libcap2-bin", // tests set file capabilities
     "openssl",     // keys and signatures of images
+    "procps",      // tests read command lines with ps
     "python3",     // tests make system calls from it
     "quota",       // reports usage of projects
     "skopeo",      // copies images
