@@ -113,9 +113,11 @@ pub(crate) fn resume(
     node: Arc<Node>,
     handle: Arc<Handle>,
     facts: ContainerStatus,
-    link: Option<Arc<ShimLink>>,
+    (recorded, link): (State, Option<Arc<ShimLink>>),
 ) -> impl Future<Output = ()> + Send {
-    Actor::new(node, handle, facts).resume(link)
+    let mut actor = Actor::new(node, handle, facts);
+    actor.catch_up(recorded);
+    actor.resume(link)
 }
 
 /// Methods that consume the actor take a `Box`, because an async function reserves space for its arguments until its
@@ -511,6 +513,20 @@ impl Actor {
         if is_later {
             self.node.ledger.put(facts);
         }
+    }
+
+    /// Advances to the state in the shim's record. The ledger may lack the last state before a kill of the daemon.
+    fn catch_up(&mut self, recorded: State) {
+        if recorded <= self.facts.state || recorded == State::Completed {
+            return;
+        }
+        let passed = advance(self.facts.state, recorded, self.facts.started_at.is_some());
+        self.facts.state = recorded;
+        self.goes_on_to(recorded);
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        passed.for_each(|state| self.report(state));
+        self.node.ledger.put(facts);
     }
 
     /// Completes the container. Its capacity is released when its resources are removed.

@@ -53,8 +53,10 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
             merge(&mut known, record);
         }
     }
+    let mut recorded = BTreeMap::new();
     for id in containers(&node.config.paths.live_containers()) {
         if let Some(record) = read_live_record(node, &id) {
+            recorded.insert(id, (record.created_at, record.state));
             merge(&mut known, record);
         }
     }
@@ -76,12 +78,14 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
                 forwarding::start(node, handle, &facts, true);
             }
             if let Some(handle) = adopted.filter(|_| !is_removed) {
-                tokio::spawn(actor::resume(Arc::clone(node), handle, facts, None));
+                tokio::spawn(actor::resume(Arc::clone(node), handle, facts, (State::Completed, None)));
             }
         } else {
             let reported = reported.get(&facts.plan.id);
             let reported = reported.map_or((&[][..], None), |(steps, restarts)| (&steps[..], restarts.as_ref()));
-            open.extend(resume(node, facts, reported));
+            let recorded = recorded.get(&facts.plan.id).filter(|(created_at, _)| *created_at == facts.created_at);
+            let recorded = recorded.map_or(facts.state, |(_, state)| *state);
+            open.extend(resume(node, facts, recorded, reported));
         }
     }
     reserve::restore(node, reservations);
@@ -147,10 +151,11 @@ fn out_of_quarantine(node: &Node, mut facts: ContainerStatus) -> ContainerStatus
     facts
 }
 
-/// Registers a container that is not completed, and starts its task.
+/// Registers a container that is not completed, and starts its task. `recorded` is the state in the shim's record.
 fn resume(
     node: &Arc<Node>,
     facts: ContainerStatus,
+    recorded: State,
     (reported, restarts): (&[StepRecord], Option<&RestartRecord>),
 ) -> Option<Arc<Handle>> {
     let handle = node.registry.adopt(facts.clone(), false)?;
@@ -161,8 +166,15 @@ fn resume(
     let link = Seqpacket::connect(&node.config.paths.shim_socket(handle.id())).and_then(ShimLink::new);
     let (id, state, shim) = (handle.id(), facts.state.name(), link.is_ok());
     tracing::info!(container = %id, state, shim, "found a container of an earlier daemon");
-    tokio::spawn(actor::resume(Arc::clone(node), Arc::clone(&handle), facts, link.ok()));
+    tokio::spawn(actor::resume(Arc::clone(node), Arc::clone(&handle), facts, (recorded, link.ok())));
     Some(handle)
+}
+
+/// Registers a container that is not in the ledger.
+fn resume_unknown(node: &Arc<Node>, record: ContainerRecord) -> Option<Arc<Handle>> {
+    let facts = ContainerStatus::from_record(record);
+    let state = facts.state;
+    resume(node, facts, state, (&[], None))
 }
 
 fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
@@ -208,16 +220,10 @@ async fn wait_until_settled(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
         ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
     };
     for id in unknown(&node.config.paths.kept_containers()) {
-        open.extend(
-            read_exit_record(&node, &id)
-                .and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
-        );
+        open.extend(read_exit_record(&node, &id).and_then(|record| resume_unknown(&node, record)));
     }
     for id in unknown(&node.config.paths.live_containers()) {
-        open.extend(
-            read_live_record(&node, &id)
-                .and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
-        );
+        open.extend(read_live_record(&node, &id).and_then(|record| resume_unknown(&node, record)));
     }
     node.found.send_replace(true);
     members::stop_all_orphaned(&node);
@@ -384,7 +390,7 @@ mod tests {
             let facts =
                 ContainerStatus { state: State::Running, ..ContainerStatus::from_record(record("torn").container) };
             let handle = node.registry.adopt(facts.clone(), false).unwrap();
-            actor::resume(Arc::clone(&node), Arc::clone(&handle), facts, None).await;
+            actor::resume(Arc::clone(&node), Arc::clone(&handle), facts, (State::Completed, None)).await;
             let end = handle.facts().unwrap().end.clone().unwrap();
             assert_eq!(
                 (end.exit, end.failure.as_ref().map(|failure| failure.kind)),

@@ -156,6 +156,21 @@ async fn container_without_shim_waits_for_launcher() {
     wait(&mut client, "lives").await;
 }
 
+/// After a kill of the daemon a container has the state of its record from the first call on, even if the ledger lacks
+/// that state and the shim does not report.
+#[tokio::test(flavor = "multi_thread")]
+async fn state_of_record_is_reported_without_shim() {
+    let mut node = Node::start().await;
+    let (shim, _) = node.run(request("a")).await;
+    node.kill();
+    shim.hangs_up();
+    node.launcher.hold_greetings();
+    node.start_daemon();
+    let mut client = node.client().await;
+    assert_eq!(get(&mut client, "a").await.state(), v1::State::Running);
+    node.launcher.greet();
+}
+
 /// Cursors increase across clean stops and kills.
 #[tokio::test(flavor = "multi_thread")]
 async fn cursors_never_go_back() {
