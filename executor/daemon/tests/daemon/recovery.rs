@@ -162,12 +162,12 @@ async fn container_without_shim_waits_for_launcher() {
 async fn state_of_record_is_reported_without_shim() {
     let mut node = Node::start().await;
     let (shim, _) = node.run(request("a")).await;
-    node.kill();
+    node.terminate(); // the ledger has the state `running`
+    shim.record(State::Stopping);
     shim.hangs_up();
     node.launcher.hold_greetings();
     node.start_daemon();
-    let mut client = node.client().await;
-    assert_eq!(get(&mut client, "a").await.state(), v1::State::Running);
+    assert_eq!(get(&mut node.client().await, "a").await.state(), v1::State::Stopping);
     node.launcher.greet();
 }
 
