@@ -515,20 +515,6 @@ impl Actor {
         }
     }
 
-    /// Advances to the state in the shim's record. The ledger may lack the last state before a kill of the daemon.
-    fn catch_up(&mut self, recorded: State) {
-        if recorded <= self.facts.state || recorded == State::Completed {
-            return;
-        }
-        let passed = advance(self.facts.state, recorded, self.facts.started_at.is_some());
-        self.facts.state = recorded;
-        self.goes_on_to(recorded);
-        let facts = Arc::new(self.facts.clone());
-        self.handle.publish(Presence::Present(Arc::clone(&facts)));
-        passed.for_each(|state| self.report(state));
-        self.node.ledger.put(facts);
-    }
-
     /// Completes the container. Its capacity is released when its resources are removed.
     fn complete(&mut self) {
         let passed = advance(self.facts.state, State::Completed, self.facts.started_at.is_some());

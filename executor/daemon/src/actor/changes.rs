@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use executor_core::checks::HealthChange;
-use executor_core::lifecycle::State;
+use executor_core::lifecycle::{self, State};
 use executor_core::plan::Checks;
 use executor_core::protocol::{CheckOutput, EndUnhealthy, NoteHealth, ShimCall};
 use executor_core::record::{RestartRecord, StepRecord};
@@ -45,6 +45,20 @@ impl Actor {
         if self.facts.paused != paused && self.facts.state == State::Running {
             self.paused();
         }
+    }
+
+    /// Advances to the state in the shim's record. The ledger may lack the last state before a kill of the daemon.
+    pub(super) fn catch_up(&mut self, recorded: State) {
+        if recorded <= self.facts.state || recorded == State::Completed {
+            return;
+        }
+        let passed = lifecycle::advance(self.facts.state, recorded, self.facts.started_at.is_some());
+        self.facts.state = recorded;
+        self.goes_on_to(recorded);
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        passed.for_each(|state| self.report(state));
+        self.node.ledger.put(facts);
     }
 
     /// Reports that the container was paused or resumed.
