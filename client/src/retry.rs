@@ -120,8 +120,7 @@ mod tests {
             let mut patience = Patience::new(LONGEST);
             for attempt in 0..100 {
                 let begun = Instant::now();
-                // An attempt of two seconds. The clock is paused, so the test does not wait.
-                tokio::time::sleep(Duration::from_secs(2)).await;
+                tokio::time::advance(Duration::from_secs(2)).await; // the duration of the attempt
                 if !patience.pause_after(begun, was_lost).await {
                     return attempt;
                 }

@@ -52,8 +52,8 @@ pub(crate) struct ExecArgs {
     /// precedence
     #[arg(long)]
     pub(crate) container_env: bool,
-    /// Time limit for the program, for example 500ms or 10s; at most 7 days. At the limit, the program and the processes
-    /// that it started are killed, and this command fails
+    /// Time limit for the program, for example 500ms or 10s; at most 7 days.
+    /// If the limit is exceeded, the program and all processes it started are killed, and this command fails
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     pub(crate) timeout: Option<Duration>,
     /// Keep the processes that the program started after the program exits

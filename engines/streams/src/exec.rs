@@ -162,8 +162,9 @@ pub(crate) struct Ends {
     pub(crate) others: Vec<u32>,
 }
 
-/// Runs the handler while `background` is polled. Then finishes the other streams, sends the status on the error stream
-/// and finishes the error stream.
+/// Runs the handler while polling `background`.
+///
+/// Afterwards, finishes the other streams, sends the status, and finishes the error stream.
 pub(crate) async fn conduct(
     handler: Box<dyn Handler>,
     process: Process,

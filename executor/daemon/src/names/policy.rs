@@ -26,8 +26,10 @@ pub(super) struct AllowedServers {
 }
 
 impl AllowedServers {
-    /// Selects from the name servers of the request. If the request names none, selects from the host's name servers, or
-    /// none if the container has no egress. `own` are the addresses of the container.
+    /// Selects from the name servers of the request.
+    ///
+    /// If the request names none and the container has egress, selects from the host's name servers. `own` contains the
+    /// container's addresses.
     pub(super) fn select(
         connectivity: &Connectivity,
         (network, own): (&BridgeNetwork, &[Address]),

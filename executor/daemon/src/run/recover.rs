@@ -56,7 +56,7 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     let mut recorded = BTreeMap::new();
     for id in containers(&node.config.paths.live_containers()) {
         if let Some(record) = read_live_record(node, &id) {
-            recorded.insert(id, (record.created_at, record.state));
+            recorded.insert(id, record.state);
             merge(&mut known, record);
         }
     }
@@ -83,8 +83,7 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
         } else {
             let reported = reported.get(&facts.plan.id);
             let reported = reported.map_or((&[][..], None), |(steps, restarts)| (&steps[..], restarts.as_ref()));
-            let recorded = recorded.get(&facts.plan.id).filter(|(created_at, _)| *created_at == facts.created_at);
-            let recorded = recorded.map_or(facts.state, |(_, state)| *state);
+            let recorded = recorded.get(&facts.plan.id).copied().unwrap_or(facts.state);
             open.extend(resume(node, facts, recorded, reported));
         }
     }

@@ -156,8 +156,7 @@ async fn container_without_shim_waits_for_launcher() {
     wait(&mut client, "lives").await;
 }
 
-/// After a kill of the daemon a container has the state of its record from the first call on, even if the ledger lacks
-/// that state and the shim does not report.
+/// A restarted daemon reports the state in a container's record before the shim responds.
 #[tokio::test(flavor = "multi_thread")]
 async fn state_of_record_is_reported_without_shim() {
     let mut node = Node::start().await;

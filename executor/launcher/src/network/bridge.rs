@@ -460,13 +460,10 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
     });
     let exists = found.as_ref().is_some_and(|found| found.alias == alias(host, network));
     if let Some(other) = found.as_ref().filter(|_| !exists) {
-        let is_foreign = !is_own(host, network, other);
-        // If no container has an address of the earlier configuration, the next container replaces the interface.
-        let is_refused = || attachments(host, &network.name).is_ok_and(|all| !all.iter().all(|one| one.is_of(network)));
-        if is_foreign {
-            let (interface, name) = (network.interface.clone(), network.name.clone());
-            warnings.push(NetworkError::ForeignInterface(interface, name).to_string());
-        } else if is_refused() {
+        if !is_own(host, network, other) {
+            warnings.push(NetworkError::ForeignInterface(network.interface.clone(), network.name.clone()).to_string());
+        } else if attachments(host, &network.name).is_ok_and(|all| all.iter().any(|one| !one.is_of(network))) {
+            // Without such containers, the next container replaces the interface.
             warnings.push(NetworkError::Changed(network.name.clone()).to_string());
         }
     }
