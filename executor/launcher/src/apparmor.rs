@@ -25,7 +25,7 @@ const ON_EXEC: &str = "self/attr/apparmor/exec";
 /// Checks that the host has a profile.
 pub(crate) fn check(profile: &str) -> Result<(), FieldFault> {
     let enabled = std::fs::read_to_string(ENABLED).unwrap_or_default();
-    // If securityfs is not mounted, a missing profile is detected only when it is set.
+    // If securityfs is not mounted, only `set_on_exec` detects a missing profile.
     evaluate(profile, &enabled, std::fs::read_to_string(PROFILES).ok().as_deref())
 }
 

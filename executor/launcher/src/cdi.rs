@@ -1,7 +1,7 @@
 //! Reads the files of the Container Device Interface (CDI) on the host, and resolves the CDI devices of a plan.
 //!
-//! For each container with CDI devices, the shim reads the files in the directories of the launcher's configuration.
-//! The edits in the files are applied as root, so a file is ignored if a user other than root can change it.
+//! The shim of a container with CDI devices reads the files in the configured directories. The shim applies the edits
+//! in these files as root, so the shim ignores a file that a user other than root can change.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -28,7 +28,7 @@ const ENTRIES_MAX: usize = 1000;
 const FILES_MAX: usize = 64;
 /// Maximum size of a CDI file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Deepest nesting of a YAML file.
+/// Maximum nesting depth of a YAML file.
 const DEPTH_MAX: usize = 16;
 /// Maximum number of ignored files that a warning lists.
 const FAULTS_SHOWN: usize = 3;
@@ -46,7 +46,7 @@ pub(crate) struct DeviceEdits {
     pub warnings: Vec<String>,
 }
 
-/// Returns the edits for the CDI devices of a plan. Reads no file if the plan has none.
+/// Returns the edits for the CDI devices of a plan. Reads no file if the plan has no CDI device.
 ///
 /// # Errors
 /// Returns a violation for each device that cannot be provided.
@@ -194,7 +194,8 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Checks that only root can change a file or a directory. The error message is written to follow the file's path.
+/// Checks that only root can change a file or a directory. The error message continues a sentence that begins with the
+/// path.
 fn check_root_only(meta: &Metadata) -> Result<(), String> {
     if meta.uid() != 0 {
         return Err(format!("belongs to user {}; it must belong to root", meta.uid()));

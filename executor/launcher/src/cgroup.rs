@@ -58,8 +58,8 @@ pub(crate) enum Hierarchies {
         all: Vec<Hierarchy>,
         /// Mount point of the memory hierarchy.
         memory: PathBuf,
-        /// Mount point of the cpuset hierarchy, if the host has one. Only containers that request CPUs join a cgroup
-        /// there.
+        /// Mount point of the cpuset hierarchy, if the host has one. Only containers that request CPUs or memory nodes
+        /// join a cgroup in this hierarchy.
         cpuset: Option<PathBuf>,
     },
     /// Version 2: a single tree.
@@ -91,7 +91,7 @@ impl Hierarchies {
         }
     }
 
-    /// Returns the hierarchies among these mounts. Returns `None` if containers cannot run with them.
+    /// Returns the hierarchies among these mounts. Returns `None` if containers cannot run with these mounts.
     fn among(mounts: &[Mount]) -> Option<MountedHierarchies> {
         if let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2" && mount.point == Path::new(ROOT)) {
             return Some(MountedHierarchies::V2 { mount: mount.point.clone() });
@@ -146,7 +146,7 @@ impl Hierarchies {
     }
 
     /// Runs `act` while the calling, single-threaded process is in a container's cgroup: processes that `act` creates
-    /// start in that cgroup. On version 2 this only runs `act`.
+    /// start in that cgroup. On version 2, only runs `act`.
     ///
     /// # Errors
     /// Returns an error if the cgroup cannot be joined or left.
@@ -201,7 +201,7 @@ impl Hierarchies {
         matches!(self, Self::V2 { .. }) || self.swap_limit() || has_none()
     }
 
-    /// Returns the version 2 names of the controllers that containers can use.
+    /// Returns the names of the controllers that containers can use.
     pub(crate) fn controllers(&self) -> BTreeSet<String> {
         match self {
             Self::V1 { all, .. } => all.iter().flat_map(|one| one.controllers.iter().cloned()).collect(),
@@ -241,7 +241,7 @@ impl Hierarchies {
     /// Creates a child of a container's cgroup for each sidecar with its own limits.
     ///
     /// # Errors
-    /// Returns an error if a controller is missing.
+    /// Returns an error if a controller is missing or the kernel rejects a limit.
     pub(crate) fn make_parts(&self, path: &Path, sidecars: &BTreeMap<usize, SidecarLimits>) -> io::Result<()> {
         if sidecars.is_empty() {
             return Ok(());
@@ -292,7 +292,7 @@ impl Hierarchies {
         self.dirs(path).filter(|dir| dir.exists()).try_for_each(|dir| self.enter(&dir))
     }
 
-    /// Creates a cgroup without limits that only tracks processes. [`Self::join_memory`] joins it.
+    /// Creates a cgroup without limits, only to track processes. Processes join by [`Self::join_memory`].
     pub(crate) fn make_memory(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(self.memory_dir(path))
     }
@@ -303,8 +303,8 @@ impl Hierarchies {
         self.dirs(path).try_for_each(|dir| self.enter(&dir))
     }
 
-    /// Moves the calling, single-threaded process into the cgroup of a directory. On version 2, moves it into the child
-    /// [`REST`] if that exists.
+    /// Moves the calling, single-threaded process into the cgroup of a directory or, on version 2, into the cgroup's
+    /// child [`REST`] if this child exists.
     fn enter(&self, dir: &Path) -> io::Result<()> {
         if let Self::V1 { .. } = self {
             return hierarchy::enter(dir);
@@ -355,8 +355,8 @@ impl Hierarchies {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Returns how many bytes of its memory limit a cgroup has not used. Page cache counts as unused because the kernel
-    /// can reclaim it. Returns `None` if there is no limit or a value is unknown.
+    /// Returns the unused part of a cgroup's memory limit, in bytes. Page cache counts as unused because the kernel can
+    /// reclaim it. Returns `None` if there is no limit or a value is unknown.
     pub(crate) fn memory_room(&self, path: &Path) -> Option<u64> {
         let limit = match self {
             Self::V1 { .. } => "memory.limit_in_bytes",
@@ -366,7 +366,7 @@ impl Hierarchies {
         Some(limit.saturating_sub(self.memory_used(path)?))
     }
 
-    /// Returns how many bytes of memory a cgroup uses, without page cache. Returns `None` if a value is unknown.
+    /// Returns the memory usage of a cgroup in bytes, without page cache. Returns `None` if a value is unknown.
     pub(crate) fn memory_used(&self, path: &Path) -> Option<u64> {
         let (usage, prefix) = match self {
             Self::V1 { .. } => ("memory.usage_in_bytes", "total_"),
@@ -404,7 +404,7 @@ impl Hierarchies {
     }
 
     /// Kills all processes in a cgroup, in every hierarchy, and waits until they have exited. Each hierarchy is checked
-    /// because a privileged process may have left a hierarchy.
+    /// because a privileged process may have left the cgroup in one hierarchy.
     ///
     /// # Errors
     /// Returns an error if a process does not exit within `timeout`.

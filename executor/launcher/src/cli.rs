@@ -1,4 +1,4 @@
-//! Defines the command line, and reads the part of the configuration file that the launcher uses.
+//! Defines the command line, and reads the launcher's sections of the configuration file.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     pub generate_man: Option<PathBuf>,
 }
 
-/// The part of the configuration file that the launcher reads. executord reads the whole file and reports unknown keys.
+/// Sections of the configuration file that the launcher reads. executord reads the whole file and reports unknown keys.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub(crate) struct Config {
@@ -86,7 +86,7 @@ pub(crate) struct Config {
     pub launcher: LauncherSettings,
     #[serde(alias = "shells")]
     pub warm_pool: WarmPoolSettings,
-    /// Sections of the built-in bridge networks, as read.
+    /// Unchecked sections of the built-in bridge networks.
     pub networks: NetworksSettings,
     /// Built-in bridge networks, after the check of their sections.
     #[serde(skip)]
@@ -109,7 +109,7 @@ pub(crate) enum ConfigError {
     /// A value in the file is invalid.
     #[error("configuration {0}: {1}")]
     Value(PathBuf, String),
-    /// The file can be changed by users other than root.
+    /// The file is not a regular file, or a user other than root can change the file.
     #[error("configuration {0}: must be a regular file that is owned by root and writable only by root")]
     Foreign(PathBuf),
 }

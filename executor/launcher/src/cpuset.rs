@@ -99,8 +99,8 @@ impl Cpusets {
         Ok(())
     }
 
-    /// Returns the files to write, with their new contents, if the CPUs or memory nodes of a container with its own
-    /// cpuset cgroup differ between `old` and `new`.
+    /// Returns the files to write, with their new contents, to change a container's own cpuset cgroup from `old` to
+    /// `new`.
     pub(crate) fn changes(&self, cgroup: &Path, old: &HostOptions, new: &HostOptions) -> Vec<(PathBuf, String)> {
         let lists = [(&old.cpus, &new.cpus), (&old.memory_nodes, &new.memory_nodes)];
         let files = self.files().iter().zip(lists).filter(|(_, (old, new))| old != new);
@@ -136,7 +136,7 @@ impl Cpusets {
     /// Creates the cgroup of a container. Must be called before `confine`.
     ///
     /// # Errors
-    /// Returns an error if the parent has no CPUs.
+    /// Returns an error if the cgroup cannot be created or the kernel rejects its CPUs or memory nodes.
     pub(crate) fn prepare(&self, cgroup: &Path) -> io::Result<()> {
         if self.separate { self.make(cgroup) } else { Ok(()) }
     }
@@ -149,7 +149,7 @@ impl Cpusets {
     /// Removes a container's own cgroup in the cpuset hierarchy, if it has one.
     ///
     /// # Errors
-    /// Returns an error if a process in it does not exit within `timeout`.
+    /// Returns an error if a process in the cgroup does not exit within `timeout`.
     pub(crate) fn remove(&self, cgroup: &Path, timeout: Duration) -> io::Result<()> {
         if self.separate { remove_dir(&self.dir(cgroup), timeout) } else { Ok(()) }
     }

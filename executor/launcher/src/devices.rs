@@ -1,8 +1,9 @@
 //! Provides host devices to a container.
 //!
-//! A device is looked up once in the operator's list, without following links. After that, its device numbers identify
-//! it. The container gets a new node with these numbers. The node belongs to the host's root, who is unmapped in a user
-//! namespace: every process in the container can open the node with the requested permissions, but cannot change it.
+//! A device is looked up once in the operator's list, without following links. After that, the device is identified by
+//! its numbers. The container gets a new node with these numbers. The node belongs to the host's root, which a user
+//! namespace does not map: every process in the container can open the node with the requested permissions, but no
+//! process can change the node.
 //! The node of a CDI device ([`crate::cdi`]) can belong to a container user instead. Each node is mounted individually
 //! from a tmpfs of the host, because the kernel opens no device on a tmpfs that was mounted in a user namespace.
 //!
@@ -43,7 +44,7 @@ use crate::host::Host;
 pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut nodes = Vec::new();
-    // The CDI module looks up CDI devices, and `add_all_of_host` all devices.
+    // CDI devices are looked up by `crate::cdi`, and all devices of the host by `add_all_of_host`.
     let is_found_here = |device: &Device| !device.is_cdi() && !device.is_whole_dev();
     let listed = plan.host_options.devices.iter().enumerate().filter(|(_, device)| is_found_here(device));
     for (index, device) in listed {
@@ -60,7 +61,7 @@ pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Viol
 fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<Vec<DeviceNode>, (&'static str, FieldFault)> {
     let permissions: DevicePermissions = device.permissions.parse().unwrap_or_default();
     let reads_and_writes = permissions.read && permissions.write;
-    // With capabilities over host files, processes bypass the mode of a node. Without a device cgroup there is no other
+    // Processes with capabilities over host files bypass the mode of a node. Without a device cgroup there is no other
     // check.
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     if by_mode_alone && !reads_and_writes && plan.isolation.user_namespace == UserNamespace::Host {
@@ -90,7 +91,7 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<Vec<DeviceNode>,
     Ok(vec![node(device.path.clone(), numbers)])
 }
 
-/// Adds all devices of the host if the plan contains them, each with its owner and its permission bits. Nodes that
+/// Adds all devices of the host if the plan requests /dev, each with its owner and its permission bits. Nodes that
 /// conflict with another device or with a mount of the container are left out.
 ///
 /// # Errors
@@ -111,7 +112,7 @@ pub(crate) fn add_all_of_host(plan: &Plan, nodes: &mut Vec<DeviceNode>) -> Resul
     Ok(())
 }
 
-/// Checks that the nodes of all devices fit into a container's /dev together.
+/// Checks that the nodes of all devices can exist together in a container's /dev.
 ///
 /// # Errors
 /// Returns a violation of `devices` if two nodes conflict or there are too many nodes.

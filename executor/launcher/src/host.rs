@@ -43,7 +43,7 @@ pub(crate) struct Host {
     pub networks: BTreeMap<String, BridgeNetwork>,
     /// The cgroup hierarchies in use.
     pub hierarchies: Hierarchies,
-    /// Cpuset hierarchy, if the host has it.
+    /// Cpuset hierarchy, if the host has one.
     pub cpusets: Option<Cpusets>,
     /// Parent cgroup of the containers, relative to each hierarchy's mount.
     pub cgroup_parent: PathBuf,
@@ -121,7 +121,7 @@ impl Host {
         })
     }
 
-    /// Shows the role of the calling process and the run directory in its command line. [`crate::orphans`] finds
+    /// Sets the command line of the calling process to its role and the run directory. [`crate::orphans`] finds
     /// processes by this run directory.
     pub(crate) fn show_role(&self, role: &[&str]) {
         let role = role.iter().map(|word| word.as_bytes());
@@ -133,7 +133,7 @@ impl Host {
     /// Adopts a new configuration for containers that are created from now on.
     ///
     /// # Errors
-    /// Returns the changed keys that require a restart of the launcher. If there are any, nothing is adopted.
+    /// Returns the changed keys that require a restart of the launcher. If there are such keys, nothing is adopted.
     pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Vec<&'static str>> {
         let (old, new) = (&self.policy, &config.policy);
         let fixed = [

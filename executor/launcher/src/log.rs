@@ -39,7 +39,7 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
 }
 
 /// Returns true if standard error accepts a line. If the reader of a pipe or socket has stopped, lines are dropped
-/// after the first has waited for one second.
+/// after the first line has waited for one second.
 fn is_read() -> bool {
     static STUCK: AtomicBool = AtomicBool::new(false);
     let timeout = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };

@@ -1,4 +1,4 @@
-//! `executor-launcher`: the only process of the executor with privileges.
+//! `executor-launcher`: the only program of the executor with privileges.
 //!
 //! The launcher is single-threaded and statically linked, and runs from a sealed memory file in its own mount
 //! namespace. The launcher forks a shim for each container (see [`shim`]) and completes containers whose shim has
@@ -125,8 +125,8 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     Ok(())
 }
 
-/// Moves the launcher into its own mount namespace. Later mounts of the host still propagate into it, but its mounts
-/// and unmounts do not propagate to the host.
+/// Moves the launcher into its own mount namespace. Later mounts of the host still propagate into this namespace, but
+/// the launcher's mounts and unmounts do not propagate to the host.
 fn isolate() -> io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?)

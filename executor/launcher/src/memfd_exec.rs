@@ -1,7 +1,8 @@
 //! Runs the launcher from a sealed memory file.
 //!
-//! /proc/PID/exe of a created container's init is this program. A process that opens it for writing could take over the
-//! host (CVE-2019-5736). A sealed memory file cannot be written, and is separate from the file on disk.
+//! /proc/PID/exe of a created container's init is this program. By writing to this file, a process in the container
+//! could take over the host (CVE-2019-5736). A sealed memory file cannot be written, and is separate from the file on
+//! disk.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -114,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// If a page of the file is pinned for a short time, sealing succeeds after it. Control: sealing fails while the
+    /// If a page of the file is pinned for a short time, sealing succeeds afterwards. Control: sealing fails while the
     /// page is pinned.
     #[test]
     fn a_held_page_is_waited_for() {

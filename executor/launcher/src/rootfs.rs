@@ -50,7 +50,7 @@ pub(crate) struct Tree {
     /// Open descriptors: the directories in [`REAL`], and the mount points of in-memory file systems.
     real: Vec<OwnedFd>,
     ids: IdMap,
-    /// Parts of the image that the root file system omits.
+    /// Warnings about parts of the image that the root file system omits.
     warnings: Vec<String>,
     /// Mounts of the root's layers with the container's ids.
     views: Vec<OwnedFd>,

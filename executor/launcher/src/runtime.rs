@@ -23,7 +23,7 @@ use crate::rootfs::Tree;
 /// Attributes of the mount in a container, which permit only connecting to sockets.
 const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 
-/// Creates the directory in the run directory, in which the daemon listens.
+/// Creates the directory below the run directory in which the daemon listens.
 pub(crate) fn make_source(host: &Host) -> io::Result<()> {
     let path = host.run_dir.join(RUNTIME_HOST_DIR);
     ensure_dir(&path, 0o755)?;

@@ -1,8 +1,8 @@
 //! Sets resource limits of a container's processes, except the limits on open files and core files.
 //!
-//! Limits are set in two steps. First, with privilege, hard limits of the launcher that are too low are raised, while
-//! the soft limits stay, so that the process has all resources for starting a program. Immediately before execve, each
-//! limit is set to the requested value.
+//! Limits are set in two steps. First, a privileged process raises hard limits that are too low. The soft limits stay,
+//! so that the process has all resources for starting a program. Immediately before execve, each limit is set to the
+//! requested value.
 
 use std::io;
 
@@ -25,8 +25,8 @@ pub(crate) fn raise(ulimits: &[Ulimit]) -> Result<(), (usize, io::Error)> {
     Ok(())
 }
 
-/// Returns the indices of limits that are above the calling process's own hard limits, with these hard limits (-1
-/// means no limit).
+/// Returns the index of each limit above the calling process's own hard limit, with this hard limit (-1 means no
+/// limit).
 pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)> {
     known(ulimits).filter_map(|(index, ulimit, resource)| {
         let own = getrlimit(resource).maximum;

@@ -58,7 +58,7 @@ impl WarmPaths {
     /// Creates the directory below RUN_DIR.
     ///
     /// # Errors
-    /// Returns `AlreadyExists`, or an error if the disk is full.
+    /// Returns `AlreadyExists` if the directory exists, or an error if the directory cannot be created.
     pub(crate) fn make(&self) -> io::Result<()> {
         make_dir(&self.dir, 0o700, None)
     }
@@ -81,7 +81,8 @@ impl WarmPaths {
         remove_tree(&self.state).and_then(|()| remove_tree(&self.dir))
     }
 
-    /// Kills the processes in the cgroup, and removes the cgroup and the directories. Errors are logged.
+    /// Detaches the warm container from its network, kills the processes in the cgroup, and removes the cgroup and the
+    /// directories. Errors are logged.
     pub(crate) fn clear(&self, host: &Host) {
         crate::network::detach_warm(host, &self.name());
         let removed = host.hierarchies.remove(&self.cgroup, CGROUP_TIMEOUT).and_then(|()| self.remove_dirs());
@@ -106,7 +107,7 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
 /// containers, and is called only if there are leftovers.
 ///
 /// # Errors
-/// Returns an error if the directory cannot be read.
+/// Returns an error if a directory cannot be read or removed.
 pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
     // A warm container uses one name everywhere. After a reboot only the state directory is left.
     let on_disk = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?);

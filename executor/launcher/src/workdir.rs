@@ -1,6 +1,6 @@
 //! Creates a missing working directory in a container.
 //!
-//! A process changes to its working directory as the container user, who may not create directories. If the directory
+//! A process changes to its working directory as the container user, who may lack write access there. If the directory
 //! does not exist, the process sends a request over its start socket ([`request`]). Its supervisor, which is root on
 //! the host, lets a helper create the directory ([`Within::create_and_reply`]): in the container's mount namespace, as
 //! the container's root, with mode 0755. Container content is untrusted, so the path is opened as if the container's

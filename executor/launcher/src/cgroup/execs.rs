@@ -1,12 +1,12 @@
-//! Manages cgroups of executed processes. The cgroup contains all descendants of an executed process, including
-//! descendants in other sessions.
+//! Manages cgroups of executed processes. Each cgroup contains an executed process and all of its descendants,
+//! including descendants in other sessions.
 //!
 //! ```text
 //! CGROUP_PARENT/ID                cgroup of the container, whose limits also apply to executed processes
 //! CGROUP_PARENT/ID/exec-PID       cgroup of an executed process and its descendants; PID is its supervisor's
 //! ```
-//! On version 1 the cgroup exists in one hierarchy only: pids, if the host has it. A process can leave the cgroup only
-//! if the process may write to the cgroup file system, as in a privileged container.
+//! On version 1 the cgroup exists in one hierarchy only: the pids hierarchy, if the host has one. Only a process that
+//! may write to the cgroup file system, as in a privileged container, can leave the cgroup.
 
 use std::fs;
 use std::io;
@@ -124,7 +124,7 @@ impl ExecCgroup {
         let procs = self.container.join("cgroup.procs");
         while fs::remove_dir(&self.dir).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
             if Instant::now() >= deadline {
-                return; // the processes are killed
+                return; // the drop kills the processes
             }
             let left = kernel_file::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
             for pid in left.lines() {
@@ -136,7 +136,7 @@ impl ExecCgroup {
 
 impl Drop for ExecCgroup {
     fn drop(&mut self) {
-        let _ = self.kill_all(self.timeout); // the rest is removed with the container
+        let _ = self.kill_all(self.timeout); // survivors are removed with the container
         let _ = remove_dir(&self.dir, Duration::from_millis(100));
     }
 }

@@ -1,4 +1,4 @@
-//! Mounts the version 1 hierarchies in use on a tmpfs of the launcher, in its own mount namespace.
+//! Mounts the version 1 hierarchies in use on a tmpfs, in the launcher's mount namespace.
 //!
 //! The kernel copies the mounts for each container, so the launcher detaches the other hierarchies. The shim creates
 //! the container's cgroup and joins it, and the processes that libcontainer creates inherit the cgroup. A move by pid
@@ -29,7 +29,7 @@ pub(crate) struct Hierarchy {
 impl Hierarchy {
     /// Detaches the `used` and `unused` hierarchies from their original mount points, and mounts the `used` hierarchies
     /// again, named after their controllers. `own` is the content of /proc/self/cgroup. Returns the used hierarchies.
-    /// If cpuset is unused, also returns its new mount point.
+    /// If `unused` contains cpuset, also mounts cpuset again and returns the new mount point.
     ///
     /// # Errors
     /// Returns an error if a mount fails.

@@ -15,10 +15,10 @@ use crate::errors::at;
 /// File of the swap limit on cgroup version 2.
 pub(super) const SWAP_MAX: &str = "memory.swap.max";
 
-/// Version 1 controller, file, and value to write.
+/// Controller, file, and value to write.
 type Setting = (&'static str, &'static str, String);
 
-/// Old contents of the files that an update of limits has written, first write first.
+/// Old contents of the files that an update of limits has written, in the order of the writes.
 pub(crate) struct Replaced(Vec<(PathBuf, String)>);
 
 impl Replaced {
@@ -98,7 +98,7 @@ impl Hierarchies {
         changed
     }
 
-    /// Returns the files and values of limits on huge pages and, on version 2, of the files that the request sets.
+    /// Returns the files to write, with their values: limits on huge pages and, on version 2, the requested files.
     fn option_files(&self, path: &Path, options: &HostOptions) -> Vec<(PathBuf, String)> {
         let mut files = Vec::new();
         let (ending, own) = match self {
@@ -118,7 +118,7 @@ impl Hierarchies {
         files
     }
 
-    /// Sets the limits on huge pages and the files of version 2.
+    /// Sets the limits on huge pages and, on version 2, writes the requested files.
     ///
     /// # Errors
     /// Returns an error with the path if the kernel rejects a value.
@@ -127,8 +127,8 @@ impl Hierarchies {
         files.into_iter().try_for_each(|(file, value)| fs::write(&file, value).map_err(|error| at(&file, &error)))
     }
 
-    /// Sets these limits. The host must be able to enforce them. A limit of 0 is not written. [`Self::limit_swap`]
-    /// sets the swap limit of version 2.
+    /// Sets limits, which the host must be able to enforce. A limit of 0 is not written. [`Self::limit_swap`] sets
+    /// the swap limit of version 2.
     ///
     /// # Errors
     /// Returns an error with the path if the kernel rejects a value.
@@ -269,13 +269,12 @@ fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
 }
 
 /// Converts a weight of cgroup v2 (1 to 10000, default 100) to shares of v1 (2 to 262144, default 1024). Returns the
-/// largest number of shares that OCI runtimes convert back to this weight. The runtimes' conversion is a quadratic
-/// function of logarithms that maps the minimum, default and maximum of shares to the minimum, default and maximum
-/// weight.
+/// largest number of shares that OCI runtimes convert back to this weight. OCI runtimes compute the logarithm of the
+/// weight as a quadratic function of the logarithm of the shares.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
 fn shares(weight: u32) -> u64 {
     let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;
-    // Compensate the rounding error of a whole number.
+    // Compensate for the rounding error if the result is a whole number.
     (exponent.exp2() * (1.0 + 1e-12)) as u64
 }
 
@@ -375,8 +374,8 @@ mod tests {
         }
     }
 
-    /// If a weight is converted to shares, and back by the formula of runc and libcgroups, then it is unchanged. The
-    /// default weight is converted to the default shares.
+    /// A weight is unchanged after conversion to shares and back by the formula of runc and libcgroups. The default
+    /// weight is converted to the default shares.
     #[test]
     fn cpu_weight_round_trips_through_shares() {
         for weight in 1..=10_000 {

@@ -101,7 +101,7 @@ fn child_cgroups_have_own_limits() {
     for hierarchies in [&v1, &v2] {
         assert_eq!((hierarchies.oom_kills(container), hierarchies.own_oom_kills(container)), (5, 2));
     }
-    // A process that joins a container's cgroup is moved into the child for processes without a cgroup of their own.
+    // On version 2, a process that joins a container's cgroup is moved into the child `rest`.
     v1.join_memory(container).unwrap();
     v2.join_memory(container).unwrap();
     assert_eq!(read("memory/c/tasks"), "0");

@@ -1,4 +1,4 @@
-//! Shows a container the view of its own cgroup at /sys/fs/cgroup. Only a privileged container can write to it.
+//! Shows a container the view of its own cgroup at /sys/fs/cgroup. Only a privileged container can write to the view.
 //!
 //! Programs size themselves by the limits in this view. On version 1 a shim mounts the container's directory of each
 //! hierarchy below [`crate::host::Host::cgroup_view`], in its own mount namespace, and libcontainer binds the whole

@@ -1,10 +1,10 @@
 //! Runs the two short-lived processes that create a process in a container.
 //!
 //! The first process joins the container's cgroups, enters its namespaces and drops all privileges that the container
-//! does not have. Its child, the second process, is the first process that the container can see. The second process
-//! has only the executor's program (a sealed memory file), the socket for reporting a failure, and the payload. The
-//! container's processes cannot inspect any of these, because the second process allows no tracing before it executes
-//! its program.
+//! does not have. The first process then clones the second process as a child of the supervisor. Only the second
+//! process is visible in the container, and it has only the executor's program (a sealed memory file), the socket for
+//! reporting a failure, and the payload. The container's processes cannot inspect any of these, because the second
+//! process allows no tracing before it executes its program.
 
 use std::convert::Infallible;
 use std::io;
@@ -33,7 +33,7 @@ use crate::rootfs::place_view;
 use crate::seccomp::Filter;
 use crate::ulimits;
 
-/// Prefix of the message in which the first process reports the second process. The pid follows. The prefix differs
+/// Prefix of the message in which the first process reports the second process, followed by the pid. The prefix differs
 /// from all error numbers.
 pub(crate) const MADE: &[u8; 4] = b"made";
 /// Returns the pid of the second process if the message is [`MADE`].
@@ -44,7 +44,7 @@ pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
 
 /// Message in which the second process sends its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
-/// Message that the supervisor sends when it tracks the second process. The second process waits for this message.
+/// Message that the supervisor sends after it has started to track the second process, which waits for this message.
 pub(crate) const GO: &[u8] = b"go";
 
 /// Parameters for creating a process in a container.
@@ -56,7 +56,7 @@ pub(crate) struct Entrant<'a> {
     pub(crate) home: &'a Path,
     /// Limit on open files (RLIMIT_NOFILE).
     pub(crate) nofile: u64,
-    /// Size of the process's terminal, if it gets one.
+    /// Size of the process's terminal, if the process gets a terminal.
     pub(crate) terminal: Option<Window>,
     pub(crate) supervisor: u32,
     /// Environment of the container's process, if the new process gets it.

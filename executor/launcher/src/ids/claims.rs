@@ -6,9 +6,8 @@
 //!    HASH.json            run directory and blocks of one launcher (replaced by rename)
 //! ```
 //! A claim is valid while its launcher runs and holds the lock of its run directory. After that, the claim is valid
-//! while a container has a directory there, so that a restarted launcher finds its blocks. If a launcher has exited and
-//! left no container, the next launcher that reads the claims removes its claim. Claims change by whole blocks, not
-//! with each container.
+//! while the run directory contains a container, so that a restarted launcher finds its blocks. The next launcher that
+//! reads an invalid claim removes it. Claims change by whole blocks, not with each container.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -32,7 +31,7 @@ use crate::log::{self, Level};
 const DIR: &str = "/run/executor-ids";
 /// Maximum size of a claim file, in bytes.
 const CLAIM_MAX: u64 = 1 << 20;
-/// Time limit for acquiring the lock. Launchers hold it only for a few system calls.
+/// Time limit for acquiring the lock. Launchers hold the lock only for a few system calls.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Claim of a launcher, as stored in its file.
@@ -86,7 +85,7 @@ impl Claims {
         &self.blocks
     }
 
-    /// Claims one more block of the pool that no other launcher has claimed. Returns false if there is none.
+    /// Claims one more block of the pool that no other launcher has claimed. Returns false if all are claimed.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be used.
@@ -102,7 +101,7 @@ impl Claims {
         self.write(blocks).map(|()| true)
     }
 
-    /// Claims a block outside of the pool. Returns false if another launcher has claimed some of its ids.
+    /// Claims a block outside of the pool. Returns false if another launcher has claimed some of the block's ids.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be used.
@@ -143,7 +142,7 @@ impl Claims {
 
     /// Releases all blocks. Called when no container is left.
     pub(crate) fn release_all(&self) {
-        // Without the lock, a launcher that reads the claims finds this claim listed and then removed.
+        // The lock prevents other launchers from listing this claim and then failing to read it.
         match self.lock().and_then(|_lock| fs::remove_file(self.path())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 log::line(Level::Warning, "", at(&self.path(), &error));

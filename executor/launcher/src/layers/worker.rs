@@ -1,6 +1,6 @@
 //! Unpacks a layer in a process with few rights, because a layer is untrusted input.
 //!
-//! The process has open only the blob, its own directory and the parent layers. The process has its own mount
+//! The only open files are the blob, the process's own directory and the parent layers. The process has its own mount
 //! namespace, no network, and no access to the memory of other processes. The process keeps only the capabilities for
 //! creating files with any owner, mode and attribute. These include `CAP_SYS_ADMIN`, which the kernel requires for
 //! setting overlay attributes. A filter blocks all other actions that `CAP_SYS_ADMIN` would permit.

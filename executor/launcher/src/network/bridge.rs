@@ -5,7 +5,7 @@
 //! attach   store      writes the record for detaching to disk, before anything else       (../store.rs)
 //!          pool       leases addresses                                                     (pool.rs)
 //!          make       creates the bridge and its tables, if they do not exist              (link.rs, rules.rs)
-//!          rules      adds rules for what the container may send and its published ports   (rules.rs)
+//!          rules      adds rules for the container's packets and its published ports       (rules.rs)
 //!          link       creates a pair of interfaces with addresses and routes               (link.rs)
 //! detach   rules and interface are removed, tracked UDP flows are deleted                  (conntrack.rs)
 //!          then the lease is released, then the record is removed

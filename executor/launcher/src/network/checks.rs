@@ -36,7 +36,7 @@ pub(crate) fn check(host: &Host, request: &CheckNetwork) -> Result<MemFile, Refu
     let is_disabled = match config::find(&host.policy.cni_conf_dir, name) {
         Ok(network) => network.disable_check,
         Err(why) if ids.is_empty() => return Err(Refused::new(Reason::NotFound, why)),
-        Err(_) => false, // a container keeps a network that was removed
+        Err(_) => false, // containers stay attached to a removed network
     };
     let timeouts =
         PluginTimeouts { plugin: host.plugin_timeout.min(BRIEF_TIMEOUTS.0), until: Instant::now() + CHECK_PATIENCE };

@@ -83,7 +83,7 @@ pub(super) fn attach(
         .map_err(system("cannot write the stored network data"))?;
     drop(lock);
     netns::pin(host, id, init).map_err(system("cannot pin the container's network namespace"))?;
-    let last = attachment.network.plugins.len() - 1; // a network has at least one
+    let last = attachment.network.plugins.len() - 1; // a network has at least one plugin
     for (index, plugin) in attachment.network.plugins.clone().into_iter().enumerate() {
         let call = Call {
             host,

@@ -2,7 +2,7 @@
 //! the request has rules, only connections that the rules allow are possible.
 //!
 //! An nf_tables table in the container's network namespace is created before any process of the container runs. The
-//! table accepts neighbour discovery, packets of connections that others opened, and packets to the networks of the
+//! table accepts neighbour discovery, packets of established connections, and packets to the networks of the
 //! container's own addresses. The host is not a peer, so the table blocks packets to the gateways and the host's own
 //! addresses in those networks. Rules of the request come first, so a rule may allow the host or a name server on a
 //! gateway. Rules for executord's name server come first too; the name server forwards a query only if the request's
@@ -146,7 +146,7 @@ fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<
     }
     for address in own {
         if let Some(everybody) = broadcast(*address) {
-            rules.push(to(everybody, Step::Drop)); // the host receives it too
+            rules.push(to(everybody, Step::Drop)); // the host receives broadcasts too
         }
         rules.push(to(*address, Step::Accept));
     }

@@ -216,7 +216,7 @@ impl Batch {
         self.push(NEW_SET, CREATE, body.concat());
     }
 
-    /// Creates a set that counts packets by the fields. An element expires a few seconds after its last packet.
+    /// Creates a set that counts packets by the fields. An element expires five seconds after its last packet.
     pub(super) fn make_counters(&mut self, name: &str, fields: &[Field]) {
         const EXPIRING_AND_DYNAMIC: u32 = 0x30;
         const ELEMENTS_MAX: u32 = 1 << 16;
@@ -226,7 +226,7 @@ impl Batch {
         self.make_any_set(name, fields, None, (EXPIRING_AND_DYNAMIC, &[size, expires]));
     }
 
-    /// Adds an element to a set or map. Does nothing if it exists with the same value.
+    /// Adds an element to a set or map. Does nothing if the element exists with the same value.
     pub(super) fn add_element(&mut self, set: &str, key: &[u8], value: Option<&[u8]>) {
         let body = self.element(set, key, value);
         self.push(NEW_ELEMENT, CREATE, body);
@@ -254,7 +254,7 @@ impl Batch {
             return Ok(());
         }
         socket.send(&self.encode())?;
-        // Only the last message requests an acknowledgement. Errors always come before it.
+        // Only the last message requests an acknowledgement. Errors always precede the acknowledgement.
         socket.acknowledged(1)
     }
 
@@ -297,7 +297,7 @@ pub(super) struct FoundChain {
     pub family: u8,
     pub table: String,
     pub name: String,
-    /// Number of the hook, if it is a base chain.
+    /// Number of the hook, if the chain is a base chain.
     pub hook: Option<u32>,
     /// True if the chain drops packets that no rule accepts.
     pub drops: bool,

@@ -17,8 +17,8 @@ use crate::ids::Ids;
 
 /// Directories of programs and libraries. If one is a symbolic link (`/bin -> usr/bin`), the root gets the same link.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Entries of `/etc` that programs need: alternatives, the linker's cache and certificates. Missing entries are
-/// skipped.
+/// Entries of `/etc` that programs need: alternatives, the linker's cache and configuration, and certificates. Missing
+/// entries are skipped.
 const ETC: [&str; 4] = ["alternatives", "ld.so.cache", "ld.so.conf.d", "ssl/certs"];
 /// Empty directories and their modes.
 const EMPTY: [(&str, u32); 11] = [

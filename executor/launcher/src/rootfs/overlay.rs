@@ -22,8 +22,8 @@ use crate::ids::Ids;
 
 /// Mounts the overlay of `lower` at the container's stage. The root directory gets the mode and owner of `model`,
 /// mapped to the container's ids. Without `model` it belongs to root. The upper layer is in the container's state
-/// directory, and is not synced. Returns the views of `lower` that were created for the container's ids. The kernel
-/// waits when a view is closed, so close the views when no client waits for this process.
+/// directory, and is not synced. Returns the views of `lower` that were created for the container's ids. Closing a view
+/// blocks in the kernel, so close the views when no client waits for this process.
 ///
 /// # Errors
 /// Returns an error if the kernel has no overlayfs or rejects one of the directories, or if the disk is full. `about`
@@ -55,7 +55,7 @@ pub(super) fn assemble(
     let mounted = match views {
         None => mount(lower, &upper, &work, at),
         Some(views) => match mount(&views, &upper, &work, at) {
-            // Before Linux 6.15 a layer must be attached.
+            // Before Linux 6.15, the mount of a layer must be attached.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 renew(dirs, &work).and_then(|()| attached(&views, dirs, || mount(&views, &upper, &work, at)))
             }
@@ -112,7 +112,7 @@ fn attached(views: &[BorrowedFd<'_>], dirs: &Dirs, act: impl FnOnce() -> io::Res
     let place = dirs.run.join("lower");
     ensure_dir(&place, 0o700)?;
     let done = views.iter().try_for_each(|view| attach(*view, open_dir(&place)?.as_fd())).and_then(|()| act());
-    while detach(&place).is_ok() {} // before the directory is removed recursively
+    while detach(&place).is_ok() {} // the directory is removed recursively later
     done
 }
 

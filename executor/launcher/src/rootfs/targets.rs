@@ -118,7 +118,7 @@ impl Tree {
     /// mount points are not mistaken for entries of the tree.
     ///
     /// # Errors
-    /// Returns a violation for each file if the tree is read-only there.
+    /// Returns a violation for each mount point in a read-only part of the tree.
     pub(crate) fn make_targets<'a>(
         &self,
         mounts: impl Iterator<Item = &'a MountPoint>,
@@ -195,7 +195,7 @@ pub(super) fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: Op
     }
 }
 
-/// Changes owner and group of a new entry.
+/// Changes the owner and group of a new entry.
 pub(super) fn own(parent: BorrowedFd<'_>, name: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     Ok(chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)

@@ -95,7 +95,7 @@ impl Tree {
     }
 }
 
-/// Adds the groups that files name to `known`. Names are resolved with the group file of an untrusted root.
+/// Adds the groups that `files` name to `known`. Names are resolved with the group file of an untrusted root.
 ///
 /// # Errors
 /// Returns a violation for each file's `group` whose name is unknown or whose id is not mapped in the container.

@@ -1,5 +1,5 @@
-//! Mounts volumes into the root of a container before libcontainer uses it. In a container with its own user namespace,
-//! processes cannot change the mounts' attributes.
+//! Mounts volumes into the root of a container before libcontainer uses the root. In a container with its own user
+//! namespace, processes cannot change the mounts' attributes.
 //!
 //! ```text
 //! empty, in memory    a new tmpfs
@@ -12,8 +12,8 @@
 //! pod                 a view of an empty volume of the pod that the container is a member of
 //! ```
 //! Host volumes are shared with other containers, which can change their contents at any time. So each path in a host
-//! volume is opened beneath its root, without following links or entering other mounts, and the opened entry is
-//! mounted. Nothing is created in host volumes. If a container has volumes, its tmpfs file systems are mounted here,
+//! volume is opened beneath the volume's root, without following links or entering other mounts, and the opened entry
+//! is mounted. Nothing is created in host volumes. If a container has volumes, its tmpfs file systems are mounted here,
 //! too, outer file systems first.
 
 mod host_path;
@@ -49,7 +49,7 @@ use crate::pods::Pod;
 use host_path::HostPathVolume;
 pub(crate) use host_path::LateMount;
 
-/// Directory in a container's run directory on which an image is mounted until the image is cloned.
+/// Directory in a container's run directory on which an image is mounted until the mount is cloned.
 const IMAGE_PLACE: &str = "image";
 
 /// Content that is mounted at a path in the container.
@@ -348,7 +348,7 @@ impl Maker<'_> {
         Ok(view)
     }
 
-    /// Creates a mount of a pod's volume. Its files already have the pod's ids.
+    /// Creates a mount of a pod's volume, whose files already have the pod's ids.
     fn mount_pod(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
         let about = || format!("volume `{name}` of the pod");
         let pod = self.pod.ok_or_else(|| failed(&about(), &io::ErrorKind::NotFound.into()))?;
@@ -454,7 +454,7 @@ pub(super) fn reason_of(error: &io::Error) -> ViolationReason {
     if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable }
 }
 
-/// Describes an error of opening a directory.
+/// Describes an error from opening a path.
 pub(super) fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),

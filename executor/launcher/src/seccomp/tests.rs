@@ -121,8 +121,8 @@ pub(super) fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 
-/// Returns the kernel's result: the strictest result of all programs. Of equally strict results, the result of the last
-/// program applies.
+/// Returns the kernel's result: the strictest result of all programs. If results are equally strict, the result of the
+/// last program applies.
 fn answer(filter: &Filter, call: i64, args: [u64; 6]) -> u32 {
     let answers = filter.programs.iter().rev().map(|program| run(program, call, args));
     let strictness = |answer: &u32| (answer & 0xffff_0000).cast_signed(); // kill is negative, as in the kernel

@@ -1,7 +1,7 @@
 //! Reads the configuration file again if a daemon connects with a different configuration.
 //!
-//! The daemon has no privilege: its digests only determine when the file is read. The launcher reads the path that it
-//! was started with, and adopts either the whole file or nothing. Running containers keep their settings.
+//! The daemon has no privilege: a daemon's digests only determine when the file is read. The launcher reads
+//! the path from its command line, and adopts either the whole file or nothing. Running containers keep their settings.
 
 use executor_core::protocol::{ConfigurationDigests, Hello};
 use executor_core::settings::differing_sections;

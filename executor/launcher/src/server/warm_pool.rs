@@ -1,6 +1,6 @@
-//! Manages the warm pool: creates warm containers when there is time, sends launches to them, and stops them.
+//! Manages the warm pool: creates warm containers ahead of launches, sends launches to them, and stops them.
 //!
-//! A warm container does not count against any capacity, and it is stopped as soon as a container needs its id range. A
+//! A warm container does not count against any capacity, and is stopped as soon as a container needs its id range. A
 //! used warm container is replaced after a short delay, so that a burst of launches does not wait for new warm
 //! containers.
 
@@ -22,13 +22,13 @@ use crate::log::{self, Level};
 use crate::shim::{self, WARM_READY, WarmInput};
 use crate::warm::WarmPaths;
 
-/// Delay between the last use of a warm container and the creation of the next warm container, because a container is
-/// starting.
+/// Delay before the next warm container is created, after a warm container was used or created, or while all processors
+/// are busy.
 const REFILL_DELAY: Duration = Duration::from_millis(10);
-/// Maximum delay after the first use in a burst.
+/// Maximum delay between the first launch of a burst and the creation of the next warm container.
 const REFILL_DELAY_MAX: Duration = Duration::from_millis(40);
-/// Maximum additional delay while all processors are busy. A warm container that is created then costs more processor
-/// time than it saves.
+/// Maximum additional delay while all processors are busy. Creating a warm container on a busy host costs more
+/// processor time than it saves.
 const BUSY_DELAY_MAX: Duration = Duration::from_millis(250);
 /// Delay after a warm container failed or could not be created. The delay doubles with each further failure, up to a
 /// maximum.
@@ -60,7 +60,7 @@ pub(super) struct WarmPool {
     next_at: Option<Instant>,
     /// Latest value for `next_at` while warm containers are being used.
     refill_by: Option<Instant>,
-    /// Latest time at which the next warm container is created although all processors are busy.
+    /// Time after which the next warm container is created even if all processors are busy.
     busy_until: Option<Instant>,
     /// Number of consecutive failures of warm containers.
     failed: u32,
@@ -87,11 +87,11 @@ impl WarmPool {
     }
 
     /// Sends a launch to a warm container and returns the container. Returns `None` if none is available. A warm
-    /// container that cannot receive the launch is killed, and stays in the pool until its exit, when its files on the
-    /// host are removed.
+    /// container that cannot receive the launch is killed, and stays in the pool until its exit is handled and its
+    /// files on the host are removed.
     ///
-    /// If `on_network` is true, a warm container on the pool's network is preferred. If it is false, only warm
-    /// containers without a network are used.
+    /// If `on_network` is true, a warm container on the pool's network is preferred. If false, only warm containers
+    /// without a network are used.
     pub(super) fn send_launch(
         &mut self,
         launch: &Launch,
@@ -131,7 +131,7 @@ impl WarmPool {
         self.next_at = Some(Instant::now() + pause);
     }
 
-    /// Delays the next warm container, unless it is already delayed after a failure.
+    /// Delays the next warm container, unless a failure already delays it.
     fn refill_later(&mut self) {
         let now = Instant::now();
         let by = *self.refill_by.get_or_insert(now + REFILL_DELAY_MAX);
@@ -150,8 +150,8 @@ impl Server {
         (self.host.warm_pool_size * kinds).min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
     }
 
-    /// Returns true if the next warm container must be on the network: fewer warm containers are on the network than
-    /// without a network, or there are enough without a network.
+    /// Returns true if the next warm container must be on the network. Warm containers with and without a network are
+    /// created in turn, up to the configured number of each.
     fn next_is_on_network(&self) -> bool {
         let (size, on, off) = (self.host.warm_pool_size, self.warm_pool.count(true), self.warm_pool.count(false));
         !self.host.warm_pool_network.is_empty() && on < size && (on < off || off >= size)
@@ -202,7 +202,8 @@ impl Server {
         }
     }
 
-    /// Creates a warm container if it is time for the next. Stops an old warm container, or all if memory is short.
+    /// Creates the next warm container if it is due. Stops the oldest warm container if it is too old, or all warm
+    /// containers if memory is short.
     pub(super) fn fill_warm_pool(&mut self) {
         if self.warm_pool.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
             self.stop_one_warm();
@@ -285,7 +286,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Stops one warm container and waits for its exit, so that its ids are free. Returns false if there is none.
+    /// Stops one warm container and waits for its exit, so that its ids are free. Returns false if the pool is empty.
     pub(super) fn stop_one_warm(&mut self) -> bool {
         if self.warm_pool.all.is_empty() {
             return false;
@@ -349,8 +350,7 @@ mod tests {
         assert!(running_tasks(&current).is_some_and(|running| running >= 1), "{current}");
     }
 
-    /// If a warm container exits while it receives a launch, it stays tracked, so that its files on the host are
-    /// removed.
+    /// A warm container that exits while it receives a launch stays tracked, so that its files on the host are removed.
     #[test]
     fn warm_container_failing_launch_stays_tracked() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();

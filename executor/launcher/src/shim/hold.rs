@@ -27,7 +27,7 @@ enum Event {
     Control,
 }
 
-/// Reports the container as created and waits until it is to be started.
+/// Reports the container as created, and waits for a start or stop.
 ///
 /// # Errors
 /// Returns a failure if the container was stopped, or if its init has exited.

@@ -76,7 +76,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
         }
     };
     if let Err(error) = received {
-        super::kill_all(&[helper], &BTreeSet::from([helper])); // reaped with the orphans if the kernel blocks it
+        super::kill_all(&[helper], &BTreeSet::from([helper])); // a blocked helper is reaped later, with the orphans
         return Err(error);
     }
     match process::wait_for(helper)? {

@@ -30,12 +30,12 @@ const LINKS_MAX: usize = 100_000;
 /// Archive name for a path without a file name.
 const NAMELESS: &[u8] = b".";
 
-/// Message that a secret file is not copied.
+/// Error message for a secret file.
 const SECRET: &str = "files on the volume of secret files are not copied";
 
 pub(super) struct ArchiveSource<'a> {
     found: InspectedEntry,
-    /// Path descriptor, if no content is read.
+    /// `O_PATH` descriptor, if no content is read.
     place: Option<OwnedFd>,
     name: Vec<u8>,
     path: PathBuf,
@@ -121,7 +121,7 @@ impl<'a> ArchiveSource<'a> {
 struct Archive<'a> {
     out: BufWriter<File>,
     secret_devices: &'a [u64],
-    /// For each file with several names: the name that was sent first.
+    /// First name that was sent for each file with several names, by device and inode.
     known: HashMap<(u64, u64), Vec<u8>>,
     left_out: LeftOut,
 }
@@ -231,7 +231,7 @@ struct InspectedEntry {
     link: Vec<u8>,
 }
 
-/// Inspects an entry of a directory. Returns `None` if the entry is not sent.
+/// Inspects an entry of a directory. Returns `None` if the entry was removed or replaced meanwhile.
 fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<InspectedEntry>> {
     let mut stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),

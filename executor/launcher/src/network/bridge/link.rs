@@ -27,7 +27,7 @@ use crate::network::netlink::{self, NetlinkSocket, attributes, text_of};
 const MTU_DEFAULT: u32 = 1500;
 /// Lifetime of an address that never expires.
 const FOREVER: u32 = u32::MAX;
-/// Route netlink message type of the kernel's description of a route.
+/// Type of route netlink messages that describe a route (RTM_NEWROUTE).
 const NEW_ROUTE: u16 = 24;
 /// Size of the header of a description of a link (`struct ifinfomsg`), in bytes.
 const LINK_HEADER: usize = 16;
@@ -305,7 +305,7 @@ pub(in crate::network) fn host_addresses() -> io::Result<Vec<IpAddr>> {
     let own = |answer: Vec<u8>| {
         let described = answer.get(ADDRESS_HEADER..)?;
         let find = |wanted| attributes(described).find_map(|(kind, value)| (kind == wanted).then(|| ip(value))?);
-        // If the link leads to a single peer, IFA_ADDRESS is the peer's address.
+        // On a point-to-point link, IFA_ADDRESS is the peer's address.
         find(libc::IFA_LOCAL).or_else(|| find(libc::IFA_ADDRESS))
     };
     Ok(netlink::dump(NetlinkSocket::route, &request)?.into_iter().filter_map(own).collect())

@@ -38,7 +38,7 @@ pub(super) fn lease(
     mut prepare: impl FnMut(u32) -> io::Result<()>,
 ) -> io::Result<Option<u32>> {
     let dir = dir(host, network);
-    // Start at a random number, so that an address is not reused soon: peers may still have the last owner cached.
+    // Start at a random number, so that an address is not reused soon: peers may still cache the last owner.
     let count = numbers.end() - numbers.start() + 1;
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;

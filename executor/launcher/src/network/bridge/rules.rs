@@ -143,8 +143,8 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
     with_host_netfilter(|socket| batch.commit(socket))
 }
 
-/// Deletes the chain of [`answer_loopback`], if it exists. Some kernels delete it together with the container's
-/// interface.
+/// Deletes the chain of [`answer_loopback`], if the chain exists. Some kernels delete the chain together with the
+/// container's interface.
 ///
 /// # Errors
 /// Returns the kernel's error if the kernel refuses the request.
@@ -376,12 +376,12 @@ fn make_bridge(network: &BridgeNetwork, batch: &mut Batch) {
     rule(&[Step::Drop]);
 }
 
-/// Matches packets from a network.
+/// Returns a step that matches packets from a network.
 fn from(network: impl Into<IpAddr>, prefix: u8) -> Step {
     Step::address(Side::Source, network.into(), prefix)
 }
 
-/// Matches packets to a network.
+/// Returns a step that matches packets to a network.
 fn to(network: impl Into<IpAddr>, prefix: u8) -> Step {
     Step::address(Side::Destination, network.into(), prefix)
 }

@@ -33,7 +33,7 @@ fn collect_all(host: &Host) -> Result<(), String> {
     // The limit is the longest time that plugins of a running operation may take.
     let until = Instant::now() + longest(host);
     let _lock = OperationLock::for_collection(host, until).map_err(|error| plain(&error))?;
-    // GC of all networks may take only as long as one plugin, because starting containers wait for it.
+    // GC of all networks may take only as long as one plugin, because starting containers wait for GC.
     let timeouts = PluginTimeouts { plugin: host.plugin_timeout, until: Instant::now() + host.plugin_timeout };
     let cgroup = gc_cgroup(host);
     host.hierarchies
@@ -44,7 +44,7 @@ fn collect_all(host: &Host) -> Result<(), String> {
         let dir = &host.policy.cni_conf_dir;
         let mut seen = BTreeSet::new();
         for (_, network) in config::read_all(dir).map_err(|error| format!("{}: {}", dir.display(), plain(&error)))? {
-            // The list of networks reports a file that defines no network.
+            // The list of networks reports unusable files.
             let Ok(network) = network else { continue };
             if !seen.insert(network.name.clone()) || host.networks.contains_key(&network.name) {
                 continue; // not used

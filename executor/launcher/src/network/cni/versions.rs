@@ -78,7 +78,7 @@ fn supported(
 pub(super) fn delete_cached(host: &Host, network: &CniNetwork) {
     for plugin in &network.plugins {
         if let Ok(path) = plugin::find(&host.policy.cni_bin_dirs, &plugin.kind) {
-            let _ = fs::remove_file(kept_path(host, &path)); // there may be none
+            let _ = fs::remove_file(kept_path(host, &path)); // the file may not exist
         }
     }
 }

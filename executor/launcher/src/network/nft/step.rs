@@ -29,7 +29,7 @@ pub(in crate::network) enum Field {
     Ipv6Destination,
     TransportProtocol,
     DestinationPort,
-    /// Hardware and protocol address of the sender of an ARP packet.
+    /// Hardware address of the sender of an ARP packet.
     ArpSenderHardware,
     ArpSenderAddress,
     /// Target address of a neighbour solicitation or advertisement.
@@ -182,7 +182,7 @@ impl Side {
 }
 
 impl Step {
-    /// Matches packets whose address is in a network. An earlier step must match the family.
+    /// Returns a step that matches packets whose address is in a network. An earlier step must match the family.
     pub(in crate::network) fn address(side: Side, network: IpAddr, prefix: u8) -> Self {
         let mask = |bits: u32| u128::MAX.checked_shl(bits - u32::from(prefix)).unwrap_or(0);
         let (value, mask) = match network {

@@ -1,13 +1,13 @@
 //! Mounts paths of the host that requests name (`policy.host_paths`).
 //!
 //! ```text
-//! request: path ──(follow_links: where its links lead)──> path below an entry of the policy
+//! request: path ──(follow_links: resolved)──> path below an entry of the policy
 //!     ──openat2 without links──> descriptor ──open_tree──> detached mount ──> container's root
 //! ```
-//! All steps run in the host's mount namespace: the launcher's own namespace lacks later mounts if the host's are
-//! private, and its mounts are never peers of the host's mounts. Users of the host may replace any part of the path at
-//! any time. So a path is checked by its text, opened without links beneath the entry's directory, and after that used
-//! only through its descriptor.
+//! All steps run in the host's mount namespace. In the launcher's own namespace, later mounts of the host are missing
+//! if the host's mounts are private, and no mount is a peer of a host mount. Users of the host may replace any part of
+//! the path at any time. So a path is checked by its text, opened without links beneath the entry's directory, and
+//! after that used only through its descriptor.
 
 use std::fs;
 use std::io;
@@ -66,7 +66,7 @@ impl HostPathVolume<'_> {
                 Unsuitable.because(format!("`{}` is a device node; set `dev` to mount it", self.shown())),
             ));
         }
-        // Otherwise the container could open every node below the path, including nodes that it creates.
+        // Without device rules, the container could open every node below the path, including nodes that it creates.
         if asked.dev && !self.all_devices && matches!(self.host.hierarchies, Hierarchies::V2 { .. }) {
             let why = "cannot be enforced on cgroup v2, which has no device rules, unless the container is privileged";
             return Err(self.unfit("dev", Unsupported.because(why)));
@@ -168,8 +168,8 @@ impl HostPathVolume<'_> {
         Ok(Opened { file: file.map_err(|error| self.unopened(&error))?, rule })
     }
 
-    /// Checks the mount at the path and the mounts below it: their propagation, and that users of the host cannot run
-    /// set-user-id programs that a container creates there.
+    /// Checks the propagation of the mount at the path, and that users of the host cannot run set-user-id programs that
+    /// a container creates on this mount or on mounts below the path.
     fn check_mounts(&self, file: &OwnedFd, rule: &HostPathRule) -> Result<(), NotMounted> {
         let HostPath { propagation, recursive, .. } = *self.asked;
         let stat = |error: io::Error| self.failed("cannot inspect the path", &error);
@@ -238,13 +238,13 @@ impl HostPathVolume<'_> {
     }
 }
 
-/// Returns device, inode and mount of an opened file.
+/// Returns the device, inode and mount id of an opened file.
 fn identity(file: &OwnedFd) -> io::Result<(u32, u32, u64, u64)> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID)?;
     Ok((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino, stat.stx_mnt_id))
 }
 
-/// Returns true if a mount, and all mounts below `path` in it, ignore set-user-id bits.
+/// Returns true if a mount and all its submounts below `path` ignore set-user-id bits.
 fn are_nosuid(table: &[mountinfo::Mount], id: u64, path: &Path) -> bool {
     let is_nosuid = |mount: &mountinfo::Mount| mount.attributes.split(',').any(|option| option == "nosuid");
     let mut pending: Vec<u64> = vec![id];
@@ -260,7 +260,7 @@ fn are_nosuid(table: &[mountinfo::Mount], id: u64, path: &Path) -> bool {
     all
 }
 
-/// A mount to be attached in the container, after its own /dev exists.
+/// A mount to be attached in the container after the container's own /dev exists.
 pub(crate) struct LateMount {
     pub(crate) path: PathBuf,
     pub(crate) view: OwnedFd,

@@ -1,7 +1,7 @@
 //! Delivers the last output to clients that read more slowly than the process wrote. The process has exited, and its
 //! secrets may already be wiped. The exit is not reported before lossless clients have received all output.
 //!
-//! There is no time limit unless the container is stopped. After a Stop, all clients have the rest of its grace period,
+//! There is no time limit unless the container is stopped. After a Stop, all clients have the rest of the grace period,
 //! but at least [`READ_TIME_MIN`]. Clients that are not lossless always have at least this time.
 
 use std::os::fd::AsFd;

@@ -12,7 +12,7 @@
 //! of their file system), anything but regular files, files that the process's user may not read, and files beyond the
 //! limits (core's `outputs`). Each of them is reported with a reason.
 //!
-//! The cleanup of the container waits for the capture at most [`CAPTURE_TIMEOUT`], and after a Stop at most its grace
+//! The cleanup of the container waits for the capture at most [`CAPTURE_TIMEOUT`], and after a Stop at most the grace
 //! period. Files that are not captured within this time are reported as skipped. The descriptor of the mount namespace
 //! is closed before the wipe, so that the namespace does not keep the memory of the secret files.
 
@@ -208,7 +208,7 @@ impl OutputsHelper {
     }
 
     fn go_on(&self) {
-        let _ = self.socket.send(b"+", &[]); // the exit is noticed by the next receive
+        let _ = self.socket.send(b"+", &[]); // the next receive detects an exit
     }
 
     /// Kills and reaps the helper, so that its mount namespace is released.

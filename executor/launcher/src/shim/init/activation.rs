@@ -33,7 +33,7 @@ use crate::shim::files::helper::HelperFailure;
 use crate::shim::files::inject;
 use crate::warm::{KEPT, STAGE};
 
-/// Message of init after its activation.
+/// Message that init sends after its activation.
 const ACCEPTED: &[u8] = b"taken";
 /// Message that init sends before the error message if the activation failed and the command carried the payload.
 pub(crate) const NOT_ACCEPTED: &[u8] = b"not taken";

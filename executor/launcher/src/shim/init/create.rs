@@ -1,4 +1,4 @@
-//! Creates the container through libcontainer, with an init that waits, and starts its program later.
+//! Creates the container through libcontainer, with an init that waits, and starts the container's program later.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -34,7 +34,7 @@ const INIT_TITLE: &str = "executor-init";
 /// Message in which init sends its terminal. The message is shorter than any failure message.
 pub(crate) const TERMINAL: &[u8] = b"tty";
 
-/// Executes the container's program.
+/// Implementation of libcontainer's `Executor` that executes the container's program.
 #[derive(Clone)]
 pub(crate) struct Init {
     /// Init's end of the start socket.
@@ -81,9 +81,9 @@ impl Init {
         }
     }
 
-    /// Forks, and returns only in the child. The first process serves as PID 1: it has received the payload but not read
-    /// it, closes all its descriptors and installs the program's system call filter. Its memory, a copy of the shim's
-    /// memory, cannot be inspected by any process in the container.
+    /// Forks, and returns only in the child. The first process serves as PID 1. PID 1 never reads the payload, closes
+    /// all descriptors and installs the program's system call filter. No process in the container can inspect the
+    /// memory of PID 1, which is a copy of the shim's memory.
     fn stay(&self) -> Result<(), StartFailure> {
         let failed = |error: io::Error| StartFailure::new("set up the init", error);
         process::hold_signals().map_err(failed)?;
@@ -98,8 +98,8 @@ impl Init {
         self.serve(Some(child))
     }
 
-    /// Serves as the container's first process: forwards signals and reaps processes until `child` exits. Without a child,
-    /// reaps processes until it is killed.
+    /// Serves as the container's first process: forwards signals and reaps processes until `child` exits. Without a
+    /// child, reaps processes until it is killed.
     fn serve(&self, child: Option<i32>) -> ! {
         let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
         let served = rustix::thread::set_name(INIT)

@@ -1,10 +1,10 @@
 //! Writes and mounts the secret files of an activated warm container without a helper, if only files are injected.
 //!
 //! The init of a warm container may still mount in its own namespaces, so it mounts the files when it replaces its root
-//! ([`super::activation`]). The shim writes the files before init replaces its root, while it is in the container's
-//! memory cgroup. So their pages count against the container's limit, as if a helper had written them
-//! ([`crate::shim::files::inject`]). A helper is still used for containers that need more than files or have little
-//! memory, and on hosts where moving between cgroups is slow.
+//! ([`super::activation`]). The shim writes the files before init replaces its root. While writing, the shim is in the
+//! container's memory cgroup, so that the files' pages count against the container's limit, as if a helper had written
+//! them ([`crate::shim::files::inject`]). A helper is still used for containers that need more than files or have
+//! little memory, and on hosts where moving between cgroups is slow.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -28,8 +28,8 @@ use crate::shim::running::limits;
 
 /// Maximum number of views in a command to init, including the view of the generations.
 pub(crate) const VIEWS_MAX: usize = 4;
-/// Memory in bytes that a container's limit must permit in addition to its files. If the limit is lower, a helper
-/// writes the files, so that the shim is not killed at the limit.
+/// Memory in bytes that a container's limit must permit in addition to twice the size of its files. If the limit is
+/// lower, a helper writes the files, so that the shim is not killed at the limit.
 const ROOM: u64 = 16 << 20;
 
 /// Parameters for writing the files.
@@ -44,7 +44,7 @@ pub(crate) struct WarmFiles<'a> {
     pub(crate) staging: &'a Path,
 }
 
-/// The written files.
+/// Result of writing the files.
 pub(crate) struct WrittenFiles {
     /// Views of the files. Init mounts them.
     pub(crate) views: WarmViews,
@@ -91,7 +91,7 @@ impl WarmFiles<'_> {
         Ok(Some(WrittenFiles { views, contents }))
     }
 
-    /// Returns true if only files are injected and they need few views.
+    /// Returns true if only files are injected and the files need at most [`VIEWS_MAX`] views.
     fn are_all(&self) -> bool {
         let layout = self.plan.layout();
         let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, layout));

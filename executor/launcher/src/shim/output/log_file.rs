@@ -32,17 +32,18 @@ use crate::errors::{at, plain};
 use crate::finish::now;
 use crate::host::Host;
 
-/// Mode of a created file, and of created directories.
+/// Mode of a created file.
 const FILE_MODE: u32 = 0o640;
+/// Mode of a created directory.
 const DIR_MODE: u32 = 0o755;
-/// Number of attempts to open or create an entry that other processes create and remove.
+/// Maximum number of attempts to open or create an entry that other processes create and remove.
 const ATTEMPTS: usize = 10;
 
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
     lines: LogFileLines,
-    /// Lines to be written, and the bytes of the process's output in them.
+    /// Lines to be written, and the number of output bytes in the lines.
     pending: Vec<u8>,
     pending_bytes: u64,
     /// Number of lost bytes of output that the file does not report yet.
@@ -79,7 +80,7 @@ impl LogFile {
         Self { path, file, lines, pending: Vec::new(), pending_bytes: 0, lost: 0, failing: false, torn: false }
     }
 
-    /// Opens the path again. After an error nothing is created, and the old file stays in use.
+    /// Opens the path again. Creates no directories. After an error, the old file stays in use.
     pub(super) fn reopen(&mut self, host: &Host) -> Result<(), Refused> {
         let file = open(host, &self.path, Missing::Fail).map_err(|error| {
             let why = format!("{}: {}; the old file stays in use", self.path.display(), plain(&error));
@@ -191,7 +192,7 @@ fn open_below_policy(policy: &Policy, path: &Path, missing: Missing) -> io::Resu
     Ok(file)
 }
 
-/// Opens a directory, and creates it if requested.
+/// Opens a directory, and creates the directory if requested.
 fn enter(dir: &OwnedFd, name: &OsStr, missing: Missing) -> io::Result<OwnedFd> {
     let name_only = Path::new(name);
     for _ in 0..ATTEMPTS {

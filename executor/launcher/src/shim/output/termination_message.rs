@@ -107,7 +107,7 @@ pub(crate) struct Placing<'a> {
     pub(crate) point: &'a MountPoint,
 }
 
-/// Returns the end of a message that was masked before it was shortened.
+/// Returns the last bytes of a masked message, at most as many as planned.
 pub(crate) fn last_bytes(masked: &[u8], planned: &TerminationMessage) -> String {
     let most = planned.bytes_max as usize;
     let from = masked.len().saturating_sub(most);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use executor_sys::heartbeat::Heartbeat;
 
-/// Time limit of an iteration if shims are not watched. A later launcher may watch them.
+/// Time limit of an iteration if shims are not watched. A later launcher may watch the shims.
 const UNWATCHED_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(crate) struct HeartbeatWriter {
@@ -27,7 +27,7 @@ impl HeartbeatWriter {
         self.start(Duration::ZERO);
     }
 
-    /// Records the start of an operation that may take `longer` than an iteration.
+    /// Records the start of an operation that may take `longer` in addition to the time limit of an iteration.
     pub(crate) fn start(&self, longer: Duration) {
         self.heartbeat.turn(self.timeout + longer);
     }

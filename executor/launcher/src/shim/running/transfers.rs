@@ -3,8 +3,8 @@
 //! The shim has no network and reads no tenant data. The shim keeps the URL of a transfer in the volume and returns it
 //! while the transfer's step runs, so that a later executord can start the transfer again. When the completion of the
 //! transfer is reported, the shim continues with the tree. The shim limits the CPU time of executord's workers, because
-//! executord has no privilege for that. Messages of executord about a transfer are accepted only while the transfer's
-//! step runs.
+//! executord lacks the privilege. Messages of executord about a transfer are accepted only while the transfer's step
+//! runs.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -71,7 +71,7 @@ pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), R
     if !is_of_user(&status, host.daemon_uid) || *peer == Some(pid) {
         return Err(Refused::new(Reason::Denied, format!("process {pid} is not a worker of the daemon")));
     }
-    let (in_force, _) = limits::in_force(host, &ready.record.plan)?; // the container reports the warnings
+    let (in_force, _) = limits::in_force(host, &ready.record.plan)?; // the container's record has the warnings
     host.hierarchies
         .admit_worker(&ready.record.cgroup, &in_force, pid)
         .map_err(|error| failed("cannot move the worker into its cgroup", &error))?;
@@ -90,7 +90,7 @@ fn is_of_user(status: &str, uid: u32) -> bool {
 /// Continues the tree after the completion of a transfer.
 ///
 /// # Errors
-/// Returns a refusal if the transfer does not run or the reason is too long.
+/// Returns a refusal if the transfer does not run, was started again, or the reason is invalid.
 pub(crate) fn finish(host: &Host, request: EndTransfer, ready: &mut Ready) -> Result<(), Refused> {
     let (transfer, began) = running(request.transfer, ready)?;
     if began.0 != request.began {

@@ -19,7 +19,7 @@ const TABLE_MAX: usize = 256 << 10;
 pub(crate) struct Interfaces(Option<File>);
 
 impl Interfaces {
-    /// Opens the counters of a container on a CNI network. `init` is the pid of its init.
+    /// Opens the counters of a container on a CNI network. `init` is the pid of the container's init.
     pub(crate) fn new(plan: &Plan, init: i32) -> Self {
         let on_network = plan.network == Network::Cni;
         Self(on_network.then(|| File::open(format!("/proc/{init}/net/dev")).ok()).flatten())
@@ -48,7 +48,7 @@ impl Interfaces {
     }
 }
 
-/// Reads the counters of a container. Returns `None` if its cgroup does not exist.
+/// Reads the counters of a container. Returns `None` if the cgroup does not exist.
 pub(crate) fn read(host: &Host, cgroup: &std::path::Path, interfaces: &Interfaces) -> Option<Usage> {
     let usage = host.hierarchies.usage(cgroup)?;
     Some(Usage { at: now().0, network: interfaces.usage(), ..usage })

@@ -1,7 +1,7 @@
 //! Writes /etc/hostname, /etc/hosts and /etc/resolv.conf into the root of a container before it runs.
 //!
 //! The files belong to the container, which may change them. If the image has an entry at one of these paths, even a
-//! symbolic link to the outside, the entry is replaced in the container's writable layer. The root is untrusted, so
+//! symbolic link out of the root, the entry is replaced in the container's writable layer. The root is untrusted, so
 //! every path is opened as if the root were `/`. If /etc is a link within the root, it is followed unless it leads to
 //! another mount, so that host volumes are not changed. If an entry of the image cannot be replaced, it is kept, with a
 //! warning.
@@ -152,7 +152,7 @@ fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
     fchmod(&file, Mode::from_raw_mode(0o644))?;
-    // The file gets the owner of the directory, which is the container's root.
+    // The file gets the owner of the directory.
     let owner = rustix::fs::fstat(dir)?;
     fchown(&file, Some(rustix::fs::Uid::from_raw(owner.st_uid)), Some(rustix::fs::Gid::from_raw(owner.st_gid)))?;
     File::from(file).write_all(content)

@@ -82,7 +82,8 @@ fn cpusets(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<V
     Ok(unavailable(options, &available))
 }
 
-/// Returns the cgroup in the cpuset hierarchy that a container sees. Creates it if it belongs to this container alone.
+/// Returns the cgroup in the cpuset hierarchy that a container sees. Creates the cgroup if it belongs to this container
+/// alone.
 ///
 /// # Errors
 /// Returns a refusal if the cgroup cannot be created.

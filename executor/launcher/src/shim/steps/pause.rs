@@ -1,7 +1,7 @@
-//! Pauses a container: suspends all its processes with SIGSTOP until the container is resumed.
+//! Pauses a container: suspends all of its processes with SIGSTOP until the container is resumed.
 //!
-//! During a pause the timers of a tree of actions do not advance, and no step starts. The call Stop resumes the
-//! processes before it stops the container, so that they can exit gracefully.
+//! During a pause the timers of a tree of actions do not advance, and no step starts. A Stop call resumes the processes
+//! before stopping the container, so that the processes can exit gracefully.
 
 use std::time::{Duration, Instant};
 

@@ -130,7 +130,7 @@ impl<'a> Store<'a> {
         while copied < size {
             let piece = io::copy(&mut from.take(PIECE.min(size - copied)), &mut &to)?;
             if piece == 0 {
-                break; // shorter than it claims
+                break; // the file was truncated
             }
             copied += piece;
             if let Some(why) = over() {
@@ -141,7 +141,7 @@ impl<'a> Store<'a> {
     }
 
     fn remove(&self, number: u32) {
-        let _ = fs::remove_file(self.directory.join(number.to_string())); // not in the list
+        let _ = fs::remove_file(self.directory.join(number.to_string())); // best effort: the file is not in the list
     }
 
     /// Syncs the files and writes the list. While the disk has no space for the list, removes the largest file and

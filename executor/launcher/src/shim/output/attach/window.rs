@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use executor_core::protocol::{ATTACHED_PACKET_MAX, FromShim};
 
-/// Number of bytes by which a packet counts more than its output, towards the limits on kept output. This also limits
-/// the memory for a process that writes single bytes to both streams alternately.
+/// Overhead of a packet, in bytes, which counts towards the limits on kept output like the output in the packet. The
+/// overhead also limits the memory for a process that writes single bytes to both streams alternately.
 const PACKET_COST: u64 = 64;
 
 #[derive(Default)]
@@ -61,8 +61,8 @@ impl Window {
         self.end += bytes.len() as u64;
     }
 
-    /// Returns the packet for a position, with its mark, and its number of output bytes. Output at this position must
-    /// still be kept.
+    /// Returns the packet from a position on, with the mark of the stream, and the number of output bytes in the
+    /// packet. Output at this position must still be kept.
     pub(super) fn packet(&self, place: u64) -> Option<(std::borrow::Cow<'_, [u8]>, u64)> {
         let packet = self.packets.get(self.index(place))?;
         let passed = place.saturating_sub(packet.at) as usize;

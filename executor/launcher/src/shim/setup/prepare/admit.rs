@@ -100,8 +100,8 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     if let Some(warm) = warm.as_mut().filter(|_| fits) {
         warm.adopt_network(host, &record.plan.id)?;
     }
-    // From here on, the directory protects the claim on the container's ids. If the launcher has exited before, another
-    // launcher may already have claimed them.
+    // From here on, the directory protects the claim on the container's ids. If the launcher exited earlier, another
+    // launcher may already have claimed the ids.
     if ids.map().is_mapped() && std::os::unix::process::parent_id() != request.launcher {
         let _ = dirs.remove_run();
         let _ = dirs.remove_state();
@@ -111,8 +111,8 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     Ok(Admitted { record, brought, dirs, ids, pod, warm: if fits { warm.take() } else { None } })
 }
 
-/// Returns the refusal for a host on which secret files would be on ramfs. ramfs replaces tmpfs without `noswap`. ramfs
-/// has no size limit, and holes in its files cannot be distinguished from zeros.
+/// Returns the refusal for a host on which secret files would be on ramfs, because tmpfs lacks `noswap`. ramfs has no
+/// size limit, and holes in its files cannot be distinguished from zeros.
 fn no_bound() -> Refused {
     let why = "needs a tmpfs with `noswap`, which this kernel lacks (Linux 6.4 or later has it)";
     Refused::from_fields(Reason::Precondition, &[Violation::new("writable_files", why)])

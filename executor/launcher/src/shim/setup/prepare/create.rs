@@ -43,11 +43,12 @@ use crate::shim::warm::{Activation, WarmContainer};
 const PEERS_READ_SECRETS: &str = "share_processes: this kernel does not have Landlock of Linux 5.19 or later enabled; \
      members of the pod that run as the same user can read this container's secret files, variables and memory";
 
-/// Warning for a container in the host's pid namespace, if the kernel cannot isolate it from the host's processes.
+/// Warning for a container in the host's pid namespace, if the kernel cannot isolate the container from the host's
+/// processes.
 const HOST_READS_SECRETS: &str = "host_pid: this kernel does not have Landlock of Linux 5.19 or later enabled; the \
      container and the host's processes of the same user can read each other's files, variables and memory";
 
-/// Warning for a container with `pid_of`, if the kernel cannot isolate the other container from it.
+/// Warning for a container with `pid_of`, if the kernel cannot isolate the other container from this container.
 const TARGET_IS_READ: &str = "pid_of: this kernel does not have Landlock of Linux 5.19 or later enabled; this container \
      can read files, variables and memory of the other container's processes of the same user";
 
@@ -151,7 +152,8 @@ impl Assembled {
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);
                 let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
                 let files = WarmFiles { plan, cgroup, mounts, user, file_groups, id_map, staging };
-                // This process may now read secrets: init was cloned before, so its memory does not contain them.
+                // This process may read secrets from here on, because init was already cloned and does not inherit
+                // them.
                 let written = files.write(host, &mut site.remains, control)?;
                 let (views, copy) = written.map(|written| (written.views, written.contents)).unzip();
                 contents = copy.filter(|_| plan.redaction != Redaction::None);
