@@ -76,8 +76,8 @@ struct Service {
     node: Arc<Node>,
 }
 
-/// Returns the services of the control plane's socket: executor, images, health, reflection. Must be called on the
-/// runtime.
+/// Returns the services of the control plane's socket: executor, images, pods, cell, health, reflection. Must be called
+/// on the Tokio runtime.
 ///
 /// # Errors
 /// Returns an error if the built-in descriptor set is invalid.
@@ -99,7 +99,7 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
         .add_service(reflection().build_v1alpha()?))
 }
 
-/// Returns the services of the containers' socket. Must be called on the runtime.
+/// Returns the services of the containers' socket. Must be called on the Tokio runtime.
 pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
     Routes::new(
         ExecutorServer::new(Service { node: Arc::clone(node) })

@@ -90,7 +90,7 @@ impl ApiError {
         Self::not_found("id", format!("there is no pod {id:?}"))
     }
 
-    /// Creates the error for a pod that accepts no members.
+    /// Creates the error for a pod that does not exist or is not ready.
     pub fn pod_unavailable(id: &str) -> Self {
         let message = format!("pod: {id:?} does not exist or is not ready");
         let violations = vec![Violation::new("pod", ViolationReason::Unsuitable.because(message.clone()))];

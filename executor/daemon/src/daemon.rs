@@ -58,8 +58,7 @@ pub enum ServeError {
 }
 
 /// Serves until `stop` resolves. `connection` is the connection to the launcher, if it was opened at startup;
-/// `exit_reason` returns the reason why a lost launcher will not be restarted; `ready` is called when clients are
-/// served.
+/// `exit_reason` returns the reason for a lost connection, if known; `ready` is called when clients are served.
 ///
 /// # Errors
 /// Returns [`ServeError`] if the daemon cannot start to serve.
@@ -73,7 +72,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let rules = Arc::new(Rules::new(config.rules()));
-    // Read as the serving user, because certificates are reloaded later.
+    // Load the certificates as the serving user, which also reloads them later.
     let certificates = match &config.tcp {
         Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), "listen.tcp.client_ca", Arc::clone(&rules))?)),
         None => None,
@@ -85,7 +84,7 @@ pub async fn serve(
         let node = Arc::clone(&node);
         move |id: &ContainerId, created_at: Timestamp| {
             tracing::warn!(container = %id, "the container's shim was lost; the launcher has cleaned up the container");
-            // The id may have been reused by a container that was created after the lost one was refused.
+            // Another container may have reused the id after the lost container was refused.
             let meant = |facts: &ContainerStatus| created_at == Timestamp(0) || facts.created_at == created_at;
             let handle = node.registry.get(id).filter(|handle| handle.facts().is_some_and(|facts| meant(&facts)));
             if let Some(handle) = handle {
@@ -156,7 +155,7 @@ pub async fn serve(
     let last = Arc::clone(&node);
     let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;
     if config.ephemeral {
-        // From here on the launcher removes the directories.
+        // After this request, the launcher removes the directories.
         let _ = timeout(CALLS_TIMEOUT, node.launcher.shutdown()).await;
     }
     tracing::info!("stopped");

@@ -1,7 +1,7 @@
 //! executord: receives requests over gRPC, validates them, and creates containers through the launcher.
 //!
 //! ```text
-//!  server ──> executor_transport                          connections, HTTP/2, who may call
+//!  server ──> executor_transport                          connections, HTTP/2, access control
 //!     │
 //!    api ──> run::admit ──> requests, store::registry        new containers
 //!     │        └─────> actor ──> launcher, shims             their lifecycle

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-/// Overwrites memory when it is freed: requests hold secrets, and libraries do not overwrite their memory.
+/// Overwrites freed memory: requests hold secrets, and libraries do not overwrite the memory that they free.
 #[global_allocator]
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 

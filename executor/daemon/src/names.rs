@@ -115,8 +115,8 @@ impl NameServers {
         })
     }
 
-    /// Opens the name server of a container's network. Returns true if the name server is open, and false if the
-    /// network is not built in. After a failure the next attempt is made after a pause.
+    /// Opens the name server of a container's network. Returns true if the name server is open; false if the network is
+    /// not built in or the sockets cannot be opened. After a failure, the next attempt is made only after a pause.
     pub(crate) async fn open_for(self: &Arc<Self>, plan: &Plan) -> bool {
         let name = match plan.own_network() {
             None => return false,

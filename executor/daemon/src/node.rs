@@ -112,7 +112,7 @@ pub struct Node {
     pub completed_bytes: AtomicU64,
     /// True after the launcher's first greeting, when the registry has every container of earlier daemons.
     pub found: watch::Sender<bool>,
-    /// True if every container of earlier daemons is connected or completed.
+    /// True after every container of earlier daemons is connected or completed, or after a time limit.
     pub settled: watch::Sender<bool>,
     /// True if the daemon is stopping.
     pub stopping: watch::Sender<bool>,
@@ -231,7 +231,7 @@ impl Node {
     /// Checks that the node accepts new containers.
     ///
     /// # Errors
-    /// Returns an error with the reason if the daemon is stopping or drained.
+    /// Returns an error with the reason if the daemon is stopping, draining or drained.
     pub(crate) fn check_open(&self) -> Result<(), ApiError> {
         if *self.stopping.borrow() {
             return Err(ApiError::stopping());
@@ -247,7 +247,8 @@ impl Node {
     /// Checks that the node can accept a new container now.
     ///
     /// # Errors
-    /// Returns an error if the daemon is stopping or drained, or the ledger or the state directory has no space.
+    /// Returns an error if the daemon is stopping, draining or drained, or the ledger or the state directory has no
+    /// space.
     pub fn check_room(&self) -> Result<(), ApiError> {
         self.check_open()?;
         self.check_disk()
@@ -321,7 +322,7 @@ impl Node {
     }
 }
 
-/// File systems that do not count inodes report a total of 0.
+/// Returns true if too little space or too few inodes are free. A total of 0 means that inodes are not counted.
 fn is_full(space: &StatVfs) -> bool {
     let bytes = space.f_bavail.saturating_mul(space.f_frsize);
     bytes < STATE_FREE_MIN || (space.f_files > 0 && space.f_favail < INODES_FREE_MIN)

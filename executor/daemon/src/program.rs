@@ -20,7 +20,7 @@ use executor_core::errors::chain;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Maximum number of threads for blocking reads of logs and outputs.
+/// Maximum number of threads for blocking work, such as reads of logs and outputs.
 const READERS: usize = 16;
 /// Time limit for the launcher of an ephemeral daemon to remove everything and exit.
 const LAUNCHER_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -103,7 +103,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(serve(config, booted));
-    // Aborts tasks that still wait for shims. These tasks have no unsaved data.
+    // Abort tasks that still wait for shims. These tasks have no unsaved data.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }

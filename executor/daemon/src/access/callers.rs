@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-/// Maximum bytes of an identity in a log line or an error.
+/// Maximum number of characters of an identity in a log line or an error.
 const SHOWN_MAX: usize = 200;
 /// Maximum number of names of one kind that are read from a certificate.
 const NAMES_MAX: usize = 64;
@@ -55,8 +55,8 @@ impl Identity {
         Ok(found)
     }
 
-    /// Returns a hash of the identity, stable until the process exits. Two identities may collide by chance: the hash
-    /// key is random, so that no caller can force a collision.
+    /// Returns a hash of the identity, stable until the process exits. The hash key is random: two identities may
+    /// collide by chance, but no caller can force a collision.
     pub(crate) fn number(&self) -> u32 {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         KEY.hash_one(self) as u32

@@ -16,7 +16,7 @@ use super::callers::{Callers, Identity, Named};
 use super::{Client, TABLE, unknown_method};
 use crate::api_error::{ApiError, Kind};
 
-/// Maximum number of supplementary groups that are recorded for a requester.
+/// Maximum number of groups, including the effective group, that are recorded for a requester.
 const GROUPS_MAX: usize = 64;
 /// Maximum total size of the names that are recorded for a requester, in bytes.
 const NAMES_BYTES_MAX: usize = 4096;
@@ -31,15 +31,13 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Returns the shortest path of the provider that is granted to the requester and covers `path`; `None` if there is
-    /// none.
+    /// Returns the provider's shortest path that covers `path` and is granted to the requester, if any.
     pub(crate) fn covering(&self, requester: &Requester, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten().filter(|grant| requester.is_named_by(grant));
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
     }
 
-    /// Returns the shortest path of the provider that is granted to any requester and covers `path`; `None` if there is
-    /// none.
+    /// Returns the provider's shortest path that covers `path` and is granted to any requester, if any.
     pub(crate) fn covering_any(&self, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten();
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
@@ -51,7 +49,7 @@ impl RuleSet {
 pub struct Rules(watch::Sender<Arc<RuleSet>>);
 
 impl Rules {
-    /// Creates the current rules with their first version.
+    /// Creates the current rules from an initial rule set.
     pub fn new(rules: RuleSet) -> Self {
         Self(watch::Sender::new(Arc::new(rules)))
     }
@@ -110,7 +108,7 @@ impl Caller {
     /// Checks that the caller may call a method.
     ///
     /// # Errors
-    /// Returns a denial if no `[[callers]]` entry that matches the caller allows the method.
+    /// Returns an error if no `[[callers]]` entry that matches the caller allows the method.
     pub(crate) fn check(&self, method: &str) -> Result<(), ApiError> {
         if self.rules.current().callers.permits(&self.identity, method) {
             return Ok(());
@@ -189,8 +187,8 @@ impl Requester {
         }
     }
 
-    /// Limits the size of the requester for a record. Drops excess groups, and drops all names if they are too large
-    /// together. A rule that requires a dropped group or name does not match.
+    /// Limits the size of the requester for a record. Drops excess groups, and drops all names if their total size is
+    /// too large. A rule that requires a dropped group or name does not match.
     pub(crate) fn bounded(mut self) -> Self {
         match &mut self {
             Self::Local { groups, .. } => groups.truncate(GROUPS_MAX),

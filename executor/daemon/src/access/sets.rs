@@ -85,7 +85,7 @@ const RUN: [&str; 24] = [
 ];
 
 const ADMIN: [&str; 7] = [
-    // Authorized by the container's runtime token alone, on every socket.
+    // On Unix sockets, the container's runtime token alone authorizes this method.
     super::GET_SECRETS,
     "/executor.v1.Executor/CheckNetwork",
     "/executor.v1.Images/Remove",

@@ -22,8 +22,8 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Waits until the limit is reached; pends forever if there is no limit. A stop's limit counts from the end of the
-    /// grace period. Another stop can shorten the grace period.
+    /// Waits until the limit is reached; pends forever if there is no limit. The limit of the stop phase counts from
+    /// the end of the grace period.
     pub(super) async fn reached(deadline: Option<Self>) {
         let Some(Self { phase, since, limit, grace, link }) = deadline else { return std::future::pending().await };
         if phase != Phase::Stop {

@@ -1,5 +1,5 @@
 //! Launch payloads: descriptors that executord passes to the launcher, with the plan, the process and the files of a
-//! container in sealed memory files. If the launch fails, the secrets in them are overwritten.
+//! container in sealed memory files. If the launch fails, the secrets are overwritten.
 
 use std::sync::Arc;
 
@@ -51,14 +51,14 @@ impl LaunchPayload {
         Ok(Self { ours: ShimLink::new(ours)?, theirs, plan, process, files })
     }
 
-    /// Overwrites the secrets of a launch that no other process has received.
+    /// Overwrites the secrets of a launch that failed.
     pub(crate) fn wipe(&self) {
         wipe(&self.process);
         wipe(&self.files);
     }
 }
 
-/// Overwrites a memory file of secrets that no other process has received.
+/// Overwrites a memory file of secrets.
 pub(super) fn wipe(file: &MemFile) {
     if let Err(error) = file.wipe() {
         tracing::error!(%error, "cannot wipe a memory file of a container that was not launched");

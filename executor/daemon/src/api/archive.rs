@@ -56,8 +56,8 @@ pub(super) async fn get(
     Ok(answers)
 }
 
-/// Starts the process that copies. A path that does not exist is reported as a violation of its field, to distinguish
-/// it from a container that does not exist.
+/// Starts the copy process. A missing path is reported as a violation of its field, to distinguish it from a missing
+/// container.
 async fn start(
     node: &Arc<Node>,
     id: &str,

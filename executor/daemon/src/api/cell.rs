@@ -144,8 +144,8 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
             let _ = sender.send(Err(ended.into())).await;
             return;
         };
-        // The progress may still be from an earlier drain. Completion is therefore reported by the state, which is read
-        // afterwards.
+        // The progress may still be that of an earlier drain, so only the state, which is read later, reports
+        // completion.
         let message = convert::drain(&now, &drain);
         if last.as_ref() != Some(&message) {
             if sender.send(Ok(message.clone())).await.is_err() {

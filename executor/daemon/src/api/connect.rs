@@ -1,6 +1,5 @@
 //! ConnectPort: forwards bytes between a client and a TCP port in a pod. The pod's shim creates the socket in the pod's
-//! network namespace, and this process connects it. Each side is read only as fast as
-//! the other side accepts the data.
+//! network namespace, and this process connects it. Each side is read only as fast as the other side accepts the data.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,7 +33,7 @@ use crate::node::Node;
 const PIECE: usize = 32 << 10;
 /// Maximum size of the data in one message of the client, in bytes.
 const DATA_MAX: usize = 64 << 10;
-/// Time limit for a socket and its connection. The address is the loopback address.
+/// Time limit for creating a socket and connecting it to a loopback address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the port that the first message names.
@@ -65,7 +64,7 @@ pub(super) async fn connect(
     Ok(answers)
 }
 
-/// Connects to the port at the loopback addresses, one after the other.
+/// Connects to the port at the IPv4 loopback address, or else at the IPv6 loopback address.
 async fn open(pod: &Handle, port: u16) -> Result<TcpStream, ApiError> {
     let mut refused = None;
     for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
@@ -76,7 +75,7 @@ async fn open(pod: &Handle, port: u16) -> Result<TcpStream, ApiError> {
         };
         match timeout(CONNECT_TIMEOUT, connected).await {
             Ok(Ok(Ok(stream))) => {
-                let _ = stream.set_nodelay(true); // only slower without it
+                let _ = stream.set_nodelay(true); // affects only the latency
                 return Ok(stream);
             }
             Ok(Ok(Err(error))) => refused = refused.or(Some(error.to_string())),
@@ -107,7 +106,7 @@ async fn socket(pod: &Handle, ipv6: bool) -> Result<TcpSocket, ApiError> {
     }
 }
 
-/// Forwards both directions until both are closed, or until the client disconnects, or the pod or this daemon stops.
+/// Forwards data until both directions are closed, the client disconnects, or the pod or this daemon stops.
 async fn forward(
     node: Arc<Node>,
     pod: Arc<Handle>,
@@ -145,7 +144,7 @@ async fn forward(
     }
 }
 
-/// Waits until the pod has stopped: an open socket would keep its network namespace.
+/// Waits until the pod has stopped: an open socket would keep the pod's network namespace alive.
 async fn ended(pod: &Handle) {
     let over = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.state < State::Wiping);
     let mut watch = pod.watch();
@@ -194,8 +193,8 @@ async fn forward_input(
                 let bytes = Zeroizing::new(bytes);
                 match port.write_all(&bytes).await {
                     Ok(()) => {}
-                    // The port reads no more. Forward the data that it still sends; if the connection is broken,
-                    // reading fails, too.
+                    // The server reads no more. Continue to forward its output; if the connection is broken, reading
+                    // fails, too.
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                     Err(error) => return Err(ConnectionEnd::Port(error)),
                 }

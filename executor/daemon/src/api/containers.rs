@@ -155,7 +155,7 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     };
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
-    // In `wiping` outputs may still be captured and the last output read; a stop shortens both.
+    // In `wiping`, the shim may still capture outputs, and clients may read the last output. A stop shortens both.
     if facts.state <= State::Wiping {
         handle.settled_in_time().await?;
         members::request_stop(&handle, (grace.unwrap_or(facts.plan.grace), signal)).await?;

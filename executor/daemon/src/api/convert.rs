@@ -96,8 +96,8 @@ fn phase_message(phase: Phase) -> v1::quarantine::Phase {
     }
 }
 
-/// Converts the network status to its API message. A completed container has none, because another container may
-/// already have its address.
+/// Converts the network status to its API message. Returns `None` for a completed container, because another container
+/// may already have its address.
 fn network_status(facts: &ContainerStatus) -> Option<v1::NetworkStatus> {
     let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
     Some(v1::NetworkStatus {
@@ -422,7 +422,7 @@ fn wipe_receipt(wipe: &WipeRecord) -> v1::WipeReceipt {
     }
 }
 
-/// Converts a step to its API message, with its process from the plan.
+/// Converts a step to its API message, with the step's process or transfer from the plan.
 fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
     use v1::step::State;
     let process = plan.and_then(|plan| plan.processes.iter().find(|process| process.id == step.path));

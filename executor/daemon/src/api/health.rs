@@ -1,6 +1,7 @@
 //! The gRPC health service. The status is serving if a launcher with the same configuration is connected, every
-//! container of an earlier daemon was recovered, the cell is neither drained nor unhealthy, and the state directory has
-//! space for another container. If the status is not serving, Info reports the reasons.
+//! container of an earlier daemon was recovered, the cell is neither draining, drained nor unhealthy, the state
+//! directory has space for another container, and executord is not stopping. If the status is not serving, Info reports
+//! the reasons.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -230,7 +230,7 @@ impl Log {
         Err(StreamError::ApiError(ApiError::new(Kind::OutOfRange, message)))
     }
 
-    /// Sends entries until the container is completed.
+    /// Sends entries until the container is completed or the selected time range is over.
     async fn follow(mut self, node: &Arc<Node>, handle: &Arc<Handle>) -> Result<(), StreamError> {
         let selection = self.selection;
         let mut presence = handle.watch();
@@ -262,14 +262,14 @@ impl Log {
         }
     }
 
-    /// Watches the container's directory; `None` if the directory does not exist yet. After the directory is created,
-    /// the container changes its state.
+    /// Watches the container's directory; `None` if the directory does not exist yet. The container's state changes
+    /// after the directory is created.
     fn subscribe(&self, node: &Node) -> Result<Option<Subscription>, StreamError> {
         let directory = self.reader.directory();
         match node.log_watch.subscribe(directory) {
             Ok(subscription) => Ok(Some(subscription)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            // inotify(7): not the disk is full, but the user has no watch left.
+            // inotify(7): ENOSPC means that the user has no watch left.
             Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 let directory = directory.display();
                 let why = format!("cannot watch {directory}: the limit fs.inotify.max_user_watches is reached");
@@ -290,7 +290,7 @@ async fn changed(changes: &mut Option<Subscription>) {
     }
 }
 
-/// Checks the sequence number of the first entry, and that it is not combined with other selectors.
+/// Checks that `from_sequence` is at least 1 and is not combined with `offset` or `tail`.
 fn from_sequence(request: &v1::StreamLogsRequest) -> Vec<Violation> {
     let Some(number) = request.from_sequence else { return Vec::new() };
     let field = "from_sequence";

@@ -103,7 +103,7 @@ impl OutputSelection {
         })
     }
 
-    /// Returns the selected part of the list; `None` if nothing matches. The declared directory may be empty.
+    /// Returns the selected part of the list; `None` if nothing matches. A declared directory matches even if empty.
     fn choose(&self, mut list: OutputsList, declared: &OutputSource) -> Option<OutputsList> {
         let Self::Path(wanted) = self else { return Some(list) };
         list.files.retain(|file| covers(wanted, &file.path));

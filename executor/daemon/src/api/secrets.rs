@@ -3,7 +3,7 @@
 //!
 //! The daemon stores no tokens. It sends the digest of the presented token to the shim of the container that the token
 //! names, and receives a memory file with the secrets. Therefore a compromised daemon cannot read a running container's
-//! secrets without its token. The caller's identity does not matter. A denial does not reveal whether the container
+//! secrets without the token. The caller's identity does not matter. A denial does not reveal whether the container
 //! exists or has exited.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn denied() -> ApiError {
     ApiError::new(Kind::Denied, "the token is not the runtime token of this container, or the container is not running")
 }
 
-/// A presented token: the container that it names, and its digest.
+/// Container id and digest of a presented token.
 pub(super) struct Presented {
     container: ContainerId,
     digest: TokenDigest,

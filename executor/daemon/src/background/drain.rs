@@ -26,7 +26,7 @@ use crate::node::Node;
 use crate::operations::members;
 use crate::operations::reserve;
 
-/// Time for containers to exit after they were killed at the deadline.
+/// Time limit for containers to exit after they were killed at the deadline.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
@@ -124,7 +124,7 @@ struct DrainDeadline {
 
 impl DrainDeadline {
     /// Computes the deadline of a drain. A known deadline stays if its date has not changed; a changed date can only
-    /// make it earlier.
+    /// make the deadline earlier.
     fn new(known: Option<Self>, drain: &Drain, instant: Instant, now: Timestamp) -> Self {
         let whole = drain.deadline_at.since(drain.begun_at);
         match known {

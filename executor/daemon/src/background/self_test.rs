@@ -2,8 +2,8 @@
 //!
 //! The container is a pod without members. Such a pod needs no image and no root file system, and passes every policy.
 //! The container uses the same launcher, shim, namespaces, cgroup, init process, exit record and removal as any other
-//! container. The container has no secret files and executes no program. Its id is reserved: clients can neither use
-//! nor see it. The container produces no events. A full node is tested, too, because the container uses no capacity.
+//! container. The container has no secret files and executes no program. Its id is reserved, and clients cannot see
+//! the container. The container produces no events. A full node is tested, too, because the container uses no capacity.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::operations::delete;
 use crate::operations::members;
 use crate::run::pods;
 
-/// Maximum time until a failed test is repeated.
+/// Maximum delay before a failed test is repeated.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the self-test periodically until the daemon stops.
@@ -32,7 +32,7 @@ pub(crate) async fn run_self_test(node: Arc<Node>) {
     loop {
         tokio::time::sleep(pause).await;
         if *node.stopping.borrow() || node.cell.state().drain.is_some() {
-            continue; // no container is created then
+            continue; // a stopping or draining node creates no containers
         }
         let begun = Instant::now();
         let failure = test(&node, settings.timeout).await.err();

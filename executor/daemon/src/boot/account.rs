@@ -23,7 +23,7 @@ const GROUP: &str = "/etc/group";
 const DEFAULT: &str = "executor";
 /// Ids without a user in /etc/passwd: systemd's range for dynamic users.
 const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
-/// The overflow uid: the user of programs without a user of their own, and of ids without a name.
+/// The overflow uid, which the kernel shows for unmapped ids. Programs without a dedicated user often run as this user.
 pub(super) const NOBODY: u32 = 65_534;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Account {
     }
 }
 
-/// Returns an error for the configured user and for the configured group, if they do not exist on this host.
+/// Returns an error for the configured user, and one for the configured group, if they do not exist on this host.
 pub fn missing(config: &Config) -> Vec<BootError> {
     let user = config.user.as_deref().and_then(|name| Account::named(name).err());
     let group = config.allow_group.as_deref().and_then(|name| group(name).err());

@@ -31,8 +31,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to lock.
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Creates missing directories. Existing directories keep their owners and modes. Only the directories of the ledger,
-/// the images and the downloads are changed, because they belong to the daemon alone. Returns the ledger's directory.
+/// Creates missing directories. Existing directories keep their owners and modes, except that root makes the account
+/// the owner of the directories of the ledger, the images, the downloads and the runtime socket. Returns the ledger's
+/// directory.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be created, or if the account cannot reach it.
@@ -78,7 +79,7 @@ fn open(path: &Path) -> Result<OwnedFd, BootError> {
     open_dir(path).map_err(|source| BootError::Path { what: "open directory", path: path.to_owned(), source })
 }
 
-/// Opens a directory in a directory that only root can write to. Creates it if it is missing.
+/// Opens a subdirectory of a directory that only root can write to. Creates the subdirectory if it is missing.
 fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     let made = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
         Err(Errno::EXIST) => false,
@@ -91,8 +92,8 @@ fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     Ok(opened)
 }
 
-/// Opens a directory entry that is not a symbolic link. openat2 is not used: the sandbox of the daemon's unit denies it
-/// (ENOSYS), because seccomp filters cannot inspect its arguments (systemd's RestrictSUIDSGID).
+/// Opens a directory entry that is not a symbolic link. The sandbox of the daemon's unit denies openat2 (ENOSYS),
+/// because seccomp filters cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
 fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
@@ -169,7 +170,7 @@ fn check_reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     Ok(())
 }
 
-/// Lock that excludes a second daemon from a state directory. The kernel releases it on exit.
+/// Lock that excludes a second daemon from a state directory. The kernel releases the lock on exit.
 #[derive(Debug)]
 pub struct Lock {
     /// The ledger's directory. Locking it needs no disk space.

@@ -96,7 +96,7 @@ fn is_dying(socket: &Path, patience: Duration) -> bool {
     // Use a second connection: on the first connection, a late response would be mistaken for the response to the
     // greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
-    // With default values only, the message would be empty, which means the end of a connection.
+    // A message with only default values would be empty, and an empty message means the end of the connection.
     let request = LauncherRequest { sequence: 1, call: None };
     let peer = match connection.peer_pid() {
         Ok(0) | Err(_) => return false, // in another PID namespace: its exit cannot be seen
@@ -118,7 +118,7 @@ fn is_dying(socket: &Path, patience: Duration) -> bool {
             return Some(true);
         }
         if is_closed {
-            return None; // it is about to exit, or serves as many daemons as it can
+            return None; // the launcher is about to exit, or serves its maximum number of daemons
         }
         match connection.recv(&mut [0; ANSWER_MAX]) {
             Ok(Some(_)) => return Some(false),

@@ -1,4 +1,4 @@
-//! The command line. Each flag also has a key in the configuration file, and overrides it.
+//! The command line. A flag overrides the corresponding key of the configuration file.
 
 use std::path::PathBuf;
 

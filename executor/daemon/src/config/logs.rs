@@ -17,9 +17,9 @@ const MESSAGE_BYTES: std::ops::RangeInclusive<u64> = 2048..=1 << 20;
 const DATAGRAM_BYTES_MAX: u64 = 64 << 10;
 /// Maximum value of the limit on waiting logs of deleted containers, in bytes.
 const WAITING_BYTES_MAX: u64 = 1 << 40;
-/// Maximum length of an application name (RFC 5424, section 6).
+/// Maximum length of an application name, in bytes (RFC 5424, section 6).
 const APP_NAME_MAX: usize = 48;
-/// Maximum length of a structured data name (RFC 5424, section 6).
+/// Maximum length of a structured data name, in bytes (RFC 5424, section 6).
 const SD_ID_MAX: usize = 32;
 /// Maximum length of a host name, in bytes.
 const HOST_MAX: usize = 253;

@@ -9,7 +9,7 @@ use super::{Check, Faults, File};
 /// Built-in networks by name.
 pub(super) type BridgeNetworks = BTreeMap<String, BridgeNetwork>;
 
-/// Returns the networks, and checks that the warm pool uses one of them. Records every error.
+/// Returns the networks, and checks the warm pool's network against them. Records every error.
 pub(super) fn resolve(check: &Check, file: &File, faults: &mut Faults) -> BridgeNetworks {
     match file.networks.check() {
         Ok(networks) => {

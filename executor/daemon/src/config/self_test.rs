@@ -28,7 +28,7 @@ impl Default for SelfTest {
 
 #[derive(Clone, Copy, Debug)]
 pub struct SelfTestSettings {
-    /// Interval between tests; zero disables them.
+    /// Interval between tests; zero disables the tests.
     pub interval: Duration,
     /// Time limit of a test.
     pub timeout: Duration,

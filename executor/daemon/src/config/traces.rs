@@ -39,7 +39,7 @@ pub enum TraceProtocol {
 
 #[derive(Clone, Debug)]
 pub struct TraceSettings {
-    /// Collector address: `http://HOST:PORT`, for HTTP with a path.
+    /// Collector address: `http://HOST:PORT`, followed by a path if the protocol is HTTP.
     pub endpoint: String,
     /// Protocol of the collector.
     pub protocol: TraceProtocol,

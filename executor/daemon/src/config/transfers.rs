@@ -19,7 +19,7 @@ const TIME_MAX: u64 = 7 * 24 * 3600;
 const IDLE_MAX: u64 = 3600;
 /// Maximum value of the limit on redirects.
 const REDIRECTS_MAX: u64 = 20;
-/// Maximum number of concurrent transfers per node and per container.
+/// Maximum value of the limits on concurrent transfers per node and per container.
 const AT_ONCE_MAX: u64 = 100;
 /// Maximum value of the limit on attempts.
 const ATTEMPTS_MAX: u64 = 10;

@@ -41,7 +41,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
             UnpackError::InUse(_) | UnpackError::NotAllowed(_) => Kind::Precondition,
             UnpackError::Internal(_) => Kind::Internal,
         },
-        // A path from the caller that is missing, or that the daemon may not read.
+        // The caller's path does not exist, or the daemon may not read it.
         ImageError::Io { source, .. }
             if matches!(
                 source.kind(),
@@ -56,7 +56,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
     ApiError::new(kind, executor_core::errors::chain(error))
 }
 
-/// Converts an image error to an API error that names the image field, if the caller can correct it.
+/// Converts an image error to an API error that names the image field if the caller can correct the error.
 pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
     let problem = of_image(error);
     match problem.kind {
@@ -69,7 +69,7 @@ pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
     }
 }
 
-/// Converts an image error to an API error of `Run`, where NOT_FOUND would mean a container.
+/// Converts an image error to an API error of `Run`, in which NOT_FOUND would refer to a container.
 pub(crate) fn of_image_of_run(error: &ImageError, field: &str) -> ApiError {
     match of_image_in(error, field) {
         problem if problem.kind == Kind::NotFound => ApiError { kind: Kind::Precondition, ..problem },

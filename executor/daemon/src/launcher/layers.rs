@@ -24,7 +24,7 @@ const CACHED_MAX: usize = 4096;
 /// Existing layers, by digest and parents. The value is the warning about the layer's omitted entries, if any.
 type Cached = HashMap<(Digest, Vec<Digest>), Option<String>>;
 
-/// Layer store whose layers the launcher holds.
+/// Client of the launcher's layer store.
 #[derive(Debug)]
 pub struct LauncherLayers {
     launcher: Arc<Launcher>,

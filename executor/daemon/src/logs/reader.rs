@@ -56,7 +56,7 @@ pub struct LogFiles(VecDeque<OpenFile>);
 struct OpenFile {
     file: File,
     identity: (u64, u64),
-    /// Position at which the file starts, if it has one.
+    /// Position in the whole output at which the file starts, if recorded in the file.
     begins: Option<LogPosition>,
 }
 
@@ -159,7 +159,7 @@ impl LogReader {
         Ok(true)
     }
 
-    /// At the end of a file, continues with the next file. Returns true if there may be more to read.
+    /// Continues with the next file at the end of a file. Returns true if there may be more to read.
     fn next_file(&mut self) -> io::Result<bool> {
         if self.files.len() > 1 {
             self.drop_first();
@@ -172,7 +172,7 @@ impl LogReader {
             return Ok(false);
         }
         if newer.is_empty() {
-            return Ok(false); // between the rename and the new file, or deleted
+            return Ok(false); // the new file does not exist yet, or the log was deleted
         }
         // The file may have grown between the last read and the rename.
         let grown = current.file.metadata()?.len() > io::Seek::stream_position(&mut &current.file)?;
@@ -204,7 +204,7 @@ fn open_logs(directory: &Path) -> io::Result<VecDeque<OpenFile>> {
         let older = open(&directory.join("log.1"))?;
         match (older, current) {
             (Some(older), Some(current)) if older.identity == current.identity => {}
-            // After two rotations between the opens the older file is newer than the current file.
+            // After two rotations between the opens, `log.1` is newer than the file that was opened as `log`.
             (Some(older), Some(current)) if older.begins.is_some() && older.begins > current.begins => {
                 return Ok(VecDeque::from([current, older]));
             }

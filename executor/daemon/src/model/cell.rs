@@ -61,7 +61,7 @@ pub struct DrainProgress {
     pub stopping: usize,
     /// Number of containers that have exited.
     pub ended: usize,
-    /// Completed containers that were killed, because their grace period or the drain's deadline had passed.
+    /// Completed containers that were killed because their grace period or the drain's deadline had passed.
     pub killed: Vec<ContainerId>,
     /// Containers that had not exited when the drain gave up.
     pub left: Vec<ContainerId>,

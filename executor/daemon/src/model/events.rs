@@ -32,9 +32,9 @@ pub enum EventKind {
     Paused,
     /// The container's processes were resumed.
     Resumed,
-    /// The container's checks report it ready.
+    /// The container is ready according to its checks.
     Ready,
-    /// The container's checks report it no longer ready.
+    /// The container is no longer ready according to its checks.
     NotReady,
     /// The container is being stopped because its checks failed.
     Unhealthy,
@@ -46,7 +46,7 @@ pub enum EventKind {
     SecretsFresh,
     /// The container's certificate and key were replaced.
     IdentityReplaced,
-    /// The container's certificate and key were not replaced when they were due.
+    /// The renewal of the container's certificate and key failed.
     IdentityNotReplaced,
     /// The pod accepts members.
     PodReady,
@@ -86,7 +86,7 @@ pub struct Event {
 pub struct KeptEvents {
     /// Events in cursor order.
     pub events: Vec<Event>,
-    /// Lowest cursor that was certainly never assigned.
+    /// Lowest cursor that no earlier daemon can have assigned.
     pub next: u64,
     /// Lowest cursor that is not reserved.
     pub reserved: u64,

@@ -144,7 +144,7 @@ pub(crate) enum Phase {
     Prepare,
     /// Phase from creation until the program runs.
     Start,
-    /// Phase from the process's exit until its secrets are wiped and its record is written.
+    /// Phase from the process's exit until the secrets are wiped and the exit record is written.
     Finish,
 }
 
@@ -165,7 +165,7 @@ impl Phase {
 }
 
 impl ContainerStatus {
-    /// Returns the network and the addresses of a container that is on a network and has not completed.
+    /// Returns the network and the addresses of a container on a network, until its processes have exited.
     pub(crate) fn network(&self) -> Option<&Attached> {
         let prepared = self.prepared.as_ref().filter(|_| self.state < State::Wiping)?;
         prepared.network.as_ref()
@@ -266,7 +266,7 @@ impl ContainerStatus {
         self.paused = record.paused;
         self.begun_at = Some(record.begun_at);
         self.prepared = record.prepared;
-        // After a reboot only the first record is left, which has no start.
+        // After a reboot only the first record is left, which has no start time.
         self.started_at = record.started_at.or(self.started_at);
         self.stopped = record.stopped;
         // Check results of an earlier run do not apply to this run.

@@ -13,13 +13,13 @@ use tokio::time::timeout;
 use super::policy::{AllowedServers, NAMES_PORT};
 use super::wire::Question;
 
-/// Time limit for the response of one server. Clients wait for 5 s.
+/// Time limit for the response of one server. By default, clients wait for 5 s (resolv.conf(5)).
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of a response that is received over UDP, in bytes.
 const DATAGRAM_MAX: usize = 65_535;
 
 /// Sends the question to the servers in order until one responds. Uses TCP if the client used TCP, or if the response
-/// does not fit into a datagram. A response with a server error is returned only if no other server responds.
+/// does not fit into a datagram. A response with a server error is returned only if all other servers fail, too.
 pub(super) async fn forward(question: &Question, servers: &AllowedServers, is_tcp: bool) -> Option<Vec<u8>> {
     let mut failure = None;
     for server in if is_tcp { &servers.tcp } else { &servers.udp } {

@@ -220,14 +220,14 @@ impl NameServers {
 
     /// Returns the name servers to which the container's query may be forwarded, or `None` if there are none.
     fn servers(&self, served: &ServedNetwork, client: &Client) -> Option<AllowedServers> {
-        // Read for each query, because egress can be updated.
+        // Read the status for each query, because egress can be updated.
         let facts = client.handle.facts()?;
         let place = (&served.network, &client.addresses[..]);
         let servers = AllowedServers::select(&facts.plan.connectivity, place, || self.host_servers.get());
         (!servers.is_empty()).then_some(servers)
     }
 
-    /// Answers a question that may not be forwarded with NXDOMAIN. After a server error the client would repeat the
+    /// Answers a question that may not be forwarded with NXDOMAIN. A server error would make the client repeat the
     /// query.
     fn not_forwarded(&self, question: &Question) -> Vec<u8> {
         self.metrics.name_query(NameQuery::Closed);

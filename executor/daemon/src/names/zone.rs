@@ -148,7 +148,7 @@ mod tests {
         NetworksSettings::default().check().unwrap()
     }
 
-    /// Returns a running container with the address of this number.
+    /// Returns a running container with the address that has this number in its network.
     fn handle(id: &str, number: u32, aliases: &[&str], pod: Option<PodRole>) -> Arc<Handle> {
         let connectivity = Connectivity {
             hostname: if pod.is_some() { String::new() } else { "Shared.Host".into() },

@@ -43,7 +43,7 @@ pub(crate) fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
     reading
 }
 
-/// Checks the exit of the process. A failure contains the process's own message.
+/// Checks the exit of the process. The error contains the process's failure report, if any.
 pub(crate) async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), ApiError> {
     let lost =
         || ApiError::new(Kind::Unavailable, "the supervisor of the copy process was lost: the copy is incomplete");

@@ -1,5 +1,5 @@
-//! Deletes containers, on a client's request or when their retention expires. This is the only module that removes a
-//! container from the registry, the ledger and its watchers.
+//! Deletes containers, on a client's request or when their retention expires. Only this module removes containers from
+//! the registry and the ledger, and publishes the removal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,8 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
     Ok(())
 }
 
-/// Removes a container without files on disk from the registry and the ledger, and publishes `last` to its watchers.
+/// Unregisters a container that has no files on disk: removes its entries in the registry and the ledger, and publishes
+/// `last` to its watchers.
 ///
 /// The order of the steps matters, because the id is free as soon as the container is removed from the registry:
 /// - The deletion event precedes any event of a later container with the same id.

@@ -34,13 +34,13 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::requests::{draft, references};
 
-/// Time limit for the supervisor's first report. The supervisor allows the program 60 s.
+/// Time limit for the supervisor's first report. The supervisor limits the start of the program to 60 s.
 const START_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// Name of the memory file with program, arguments and environment.
 const PAYLOAD: &str = "executor-process";
 
-/// How an executed process ended.
+/// Result of an executed process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExecEnd {
     Exit(Exit),
@@ -118,7 +118,7 @@ impl StdioFd {
     }
 }
 
-/// Reads from a pipe or a terminal. EIO from a terminal that no process holds open is the end of the data.
+/// Reads from a pipe or a terminal. EIO means the end of the data: no process holds the terminal open.
 fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match rustix::io::read(fd, buffer) {
         Err(rustix::io::Errno::IO) => Ok(0),
@@ -276,7 +276,7 @@ pub(crate) enum CopyDirection {
     },
 }
 
-/// Finds a running container; `what` names the refused operation in the error if the container is not running.
+/// Finds a running or stopping container. In other states, the error is `what` followed by "only while it runs".
 fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<ContainerStatus>), ApiError> {
     let handle = node.find(id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id))?;
@@ -363,7 +363,7 @@ fn load(start: &v1::ExecStart, facts: &ContainerStatus) -> std::io::Result<MemFi
     let variables = start.env.iter();
     let joined: Vec<Zeroizing<Vec<u8>>> = variables.map(memfiles::environment_string).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| &variable[..]).collect();
-    // Inherited variables are not defaults: they are added with the environment of the container's process.
+    // Add no defaults for variables that the process inherits from the container's retained environment.
     let inherits = |name: &str| start.container_environment && is_inherited(name, facts);
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name) || inherits(name);
     env.extend(payload::default_environment(has, start.terminal));

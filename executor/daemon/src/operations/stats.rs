@@ -43,8 +43,8 @@ impl ContainerSelection {
         Ok(Self::Named(ids.into_iter().map(|id| node.find(id)).collect::<Result<_, _>>()?))
     }
 
-    /// Returns at most `most` containers after an id that match a filter, in the order of their ids, and whether there
-    /// are more.
+    /// Returns up to `most` containers with a higher id than `after` that match the filter `takes`, sorted by id. Also
+    /// returns true if there are more.
     pub(crate) fn page(
         &self,
         node: &Node,
@@ -97,7 +97,7 @@ pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<UsageRea
     read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
 }
 
-/// Reads the counters of these containers. If the flag of a container is set, reads only the counters of its log. Does
+/// Reads the counters of these containers. If the flag of a container is true, reads only the counters of its log. Does
 /// not wait for shims that have not responded by the deadline.
 pub(crate) async fn read_within(
     node: &Node,

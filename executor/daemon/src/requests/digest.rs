@@ -1,8 +1,8 @@
 //! Computes the digest of a request, which identifies a repeated request.
 //!
-//! Every field is hashed, including secrets. Only the id is not hashed, because it is the same for all compared
-//! requests. Each part is hashed with its length, and each list with its number of entries, so that no two requests
-//! have the same encoding.
+//! Every field that defines the container is hashed, including secrets. The id, tokens and other fields that a
+//! repeated request may change are not hashed. Each part is hashed with its length, and each list with its number of
+//! entries, so that no two requests have the same encoding.
 
 mod cni;
 
@@ -20,7 +20,7 @@ use executor_secrets::TagKey;
 
 /// Returns the digest of a request, in hexadecimal.
 pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
-    // Lists every field by name, so that the compiler rejects a missing new field.
+    // List every field by name, so that the compiler reports a new field that is missing here.
     let RunRequest {
         id: _,
         action,
@@ -440,7 +440,7 @@ impl<'a> DigestParts<'a> {
             self.order.push(DigestPart::Bytes(content));
             self.numbers(&[u64::from(*public)]);
             self.numbers(mode.map(u64::from).as_slice());
-            // An unset group equals an empty one.
+            // An unset group and an empty group have the same digest.
             self.text(group.as_deref().unwrap_or_default());
         }
     }

@@ -38,7 +38,7 @@ pub(crate) use pods::{join, pod};
 /// reported together with the violations that validation finds.
 pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
     let mut violations = Vec::new();
-    // A single run action is not a tree: its fields are the draft's own.
+    // A single run action does not become a tree: its fields are copied to the draft itself.
     let single = request.single_run();
     let (tree, steps, transfers) = match single {
         Some(run) => {

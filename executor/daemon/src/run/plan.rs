@@ -107,7 +107,7 @@ pub(super) fn drafted<'a>(request: &'a v1::RunRequest, pod: Option<&Plan>) -> (D
     (draft, violations)
 }
 
-/// Checks that the pod has the volumes that the member names.
+/// Checks that the pod has the volumes that the member names, and that both have the same shared settings.
 pub(super) fn fits(plan: Plan, pod: Option<&Plan>) -> Result<Plan, ApiError> {
     pod.map_or(Ok(()), |pod| check_member(&plan, pod)).map_err(ApiError::invalid)?;
     Ok(plan)

@@ -32,7 +32,7 @@ use crate::paths::containers_in;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Registers every container of earlier daemons, and resumes the containers that are not completed. `node.settled`
-/// becomes true when each resumed container is connected or completed.
+/// becomes true when each resumed container is connected or completed, or after a time limit.
 pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     let Remembered { containers: remembered, reservations } = remembered;
     let (deleted, mut remembered): (Vec<_>, Vec<_>) =
@@ -92,10 +92,9 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     tokio::spawn(wait_until_settled(Arc::clone(node), open));
 }
 
-/// Returns true if a completed container was deleted just before the daemon was killed, and the ledger does not record
-/// the deletion: its exit record is deleted. Returns false for a container that never had a record, because its exit is
-/// unknown. Also returns false after a reboot: a power failure may have destroyed the record, because records are not
-/// synced and the ledger is.
+/// Returns true if the exit record of a completed container is gone: the container was deleted just before the daemon
+/// was killed, and the ledger lacks the deletion. Returns false for a container that never had an exit record. Also
+/// returns false after a reboot: a power failure may have destroyed the record, which is not synced, unlike the ledger.
 fn was_deleted(node: &Node, facts: &ContainerStatus) -> bool {
     !node.booted && has_record(facts) && !node.config.paths.exit_record(&facts.plan.id).exists()
 }
@@ -123,7 +122,7 @@ fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
 }
 
 /// Returns the status of a container of which only the first record is left: the container has no ledger entry, live
-/// record or exit record. The state is created. The container's task then searches for the shim, and completes the
+/// record or exit record. The state is `created`. The container's task then searches for the shim, and completes the
 /// container as lost.
 fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     match records::first(&node.config.paths, id) {
@@ -140,7 +139,7 @@ fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     }
 }
 
-/// Removes a container that no longer exists from quarantine.
+/// Ends the quarantine of a completed container whose node resources are removed.
 fn out_of_quarantine(node: &Node, mut facts: ContainerStatus) -> ContainerStatus {
     if let Some(quarantine) = facts.quarantine.take() {
         let ended = EventKind::QuarantineEnded(quarantine.phase);
@@ -208,9 +207,8 @@ fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRe
     }
 }
 
-/// Waits until each container is connected or completed.
+/// Waits until each container is connected or completed, at most for [`REPORT_TIMEOUT`] after the launcher's greeting.
 async fn wait_until_settled(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
-    // The time limit starts with the launcher's greeting.
     let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
     // By now the launcher has cleaned up the containers that it found, and has forked shims for the last requests of a
     // killed executord. Therefore the directories may contain more containers than before.
@@ -368,7 +366,7 @@ mod tests {
         }
     }
 
-    /// Control: if the host was not stopped, a missing record means that the container was deleted.
+    /// Control: if the host was not rebooted, a missing record means that the container was deleted.
     #[tokio::test]
     async fn missing_record_in_same_boot_means_deleted() {
         let boot_id = identity::boot_id().unwrap();
@@ -377,8 +375,8 @@ mod tests {
         }
     }
 
-    /// If the ledger has no entry, a truncated record is not used as a result: the container does not count as exited
-    /// normally.
+    /// If the ledger has no entry, a truncated record is not used as a result: the container does not count as having
+    /// exited normally.
     #[tokio::test]
     async fn truncated_record_is_never_result() {
         for (form, content) in torn() {

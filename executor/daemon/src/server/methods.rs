@@ -47,7 +47,7 @@ pub(super) fn answer_kind(method: &str) -> AnswerKind {
     }
 }
 
-/// Returns true if the client sends the method's requests as a stream, which is part of the call's conversation.
+/// Returns true if the client sends a stream of requests.
 pub(super) fn streams_requests(method: &str) -> bool {
     REQUEST_STREAMS.contains(&method)
 }

@@ -38,7 +38,7 @@ const KEY_SHOWN: usize = 80;
 struct Shape {
     /// Estimated size of the decoded message's struct, in bytes.
     size: usize,
-    /// Fields by number: messages, strings and bytes.
+    /// Fields that are messages, strings or bytes, by number.
     fields: HashMap<u64, Field>,
     /// Numbers of all fields.
     known: HashSet<u64>,
@@ -494,7 +494,6 @@ mod tests {
         };
         let known = request.encode_to_vec();
         strict(&known).unwrap();
-        // The first message is the control: a known field passes.
         let inner = field(2, &field(3, &[0xfa, 0x7f, 1, b'x']));
         let number = [&known[..], &[0xf8, 0x7f, 1]].concat();
         let fixed = [&known[..], &[0xfd, 0x7f, 0, 0, 0, 0]].concat();

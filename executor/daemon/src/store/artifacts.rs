@@ -16,7 +16,7 @@ pub(crate) use turns::{TransferSlot, TransferSlots};
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub denied: Vec<AddressRange>,
-    /// Exceptions from `denied`, and from this host's own addresses.
+    /// Exceptions to `denied`, and to the denial of this host's own addresses.
     pub allowed: Vec<AddressRange>,
     /// Maximum size of a download or an upload, in bytes.
     pub bytes_max: u64,
@@ -34,14 +34,14 @@ pub struct Settings {
     pub at_once_per_container: usize,
     /// Maximum number of attempts of a transfer.
     pub attempts: u32,
-    /// Maximum size of the cache in bytes; 0 disables it.
+    /// Maximum size of the cache in bytes; 0 disables the cache.
     pub cache_bytes_max: u64,
     /// CA certificates that are trusted in addition to the system's.
     pub ca_file: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Addresses that are denied by default: unspecified, loopback, link-local and multicast.
+    /// Addresses that are denied by default: unspecified, loopback, link-local, multicast and reserved.
     pub const DENIED: [&str; 8] =
         ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::", "::1", "fe80::/10", "ff00::/8"];
 

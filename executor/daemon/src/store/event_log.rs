@@ -94,8 +94,8 @@ impl EventLog {
             let before = before.get(index).unwrap_or(&pending);
             // At equal times, a completion precedes the starts that it causes, and inner steps complete first.
             let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
-            // A step that runs again has restarted, even if its earlier end was not seen. The start time of a run may
-            // be set twice: when the run was ordered, and when its process exists.
+            // A new start time means that the step has started again, even if its earlier end was not observed. The
+            // start time of a run may be set twice: when the run was ordered, and when its process exists.
             let began_before = before.started_at.is_some() && before.finished_at.is_none() && before.pid == 0;
             let started = step.started_at.filter(|_| step.started_at != before.started_at && !began_before);
             let finished = step.finished_at.filter(|_| step.finished_at != before.finished_at);
@@ -111,7 +111,7 @@ impl EventLog {
         }
     }
 
-    /// Appends the restart event of an exit, if an exit since `before` is followed by a restart.
+    /// Appends a restart event if the last restart in `now` is not in `before`.
     pub fn append_restart(&self, container: &ContainerId, before: Option<&RestartRecord>, now: Option<&RestartRecord>) {
         let Some(last) = now.and_then(|now| now.last.as_ref()) else { return };
         if before.and_then(|before| before.last.as_ref()) != Some(last) {

@@ -73,8 +73,8 @@ impl Traces {
         Ok(Self { queue })
     }
 
-    /// Starts the trace of a request that was received at this time, below its caller's span if it has one. Returns
-    /// `None` if no collector is configured, or the caller does not sample.
+    /// Starts the trace of a request that was received at this time, below the caller's span, if any. Returns `None` if
+    /// no collector is configured, or the caller does not sample.
     pub(crate) fn start_trace(&self, parent: &TraceParent, received_at: Timestamp) -> Option<TraceContext> {
         self.queue.as_ref()?;
         let (ids, parent) = (RandomIdGenerator::default(), &parent.0);

@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio_stream::StreamExt as _;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// Connects a client. Also returns the number of connections that it makes.
+/// Connects a client. Also returns the counter of the client's connections.
 async fn counting(node: &Node) -> (ExecutorClient<Channel>, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let (count, socket) = (Arc::clone(&made), node.socket());
@@ -80,7 +80,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
         assert!(!found(&node, &[("the id", id.as_bytes())]).is_empty(), "the search finds nothing at all");
         let secrets = [("a value", canary.as_bytes()), ("a content", content.as_bytes())];
         assert_eq!(found(&node, &secrets), [""; 0], "{size} bytes");
-        // A request that is refused early.
+        // Send a request that is refused early.
         let (canary, content) = (Canary::random(64).unwrap(), Canary::random(size).unwrap());
         let mut refused = secret_request("refused", canary.as_str());
         refused.rootfs = "nowhere".into();
@@ -122,7 +122,7 @@ async fn silent_connections_do_not_block_clients() {
     call.await.unwrap().unwrap();
     assert!(events.next().await.unwrap().is_ok(), "an open stream continues");
     assert_eq!(made.load(Ordering::SeqCst), 1);
-    // The others are closed after a while.
+    // Every silent connection is closed after a while.
     let mut end = [0; 64];
     for mut stream in silent {
         use tokio::io::AsyncReadExt as _;
@@ -155,7 +155,7 @@ async fn unread_answers_take_little_memory() {
     shim.runs();
     call.await.unwrap().unwrap();
     let before = resident(&node);
-    // A client with a zero flow control window: every response waits.
+    // Clients with a flow control window of one byte: every response waits.
     let endpoint = Endpoint::from_shared(format!("unix://{}", node.socket().display())).unwrap();
     let mut calls = Vec::new();
     for _ in 0..4 {
@@ -199,7 +199,7 @@ async fn caller_outside_group_is_denied() {
     use std::os::unix::process::CommandExt as _;
     const SOCKET: &str = "EXECUTORD_TEST_SOCKET";
     if let Ok(socket) = std::env::var(SOCKET) {
-        // Here the test program has re-executed itself as another user.
+        // The test program has executed itself again, as another user.
         let channel = Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
         let answer = ExecutorClient::new(channel).info(v1::InfoRequest {}).await;
         println!("answer: {:?}", answer.map(|_| ()).map_err(|status| (status.code(), status.message().to_owned())));

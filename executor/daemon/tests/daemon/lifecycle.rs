@@ -112,7 +112,7 @@ async fn shim_exit_without_report_uses_record() {
     let container = wait(&mut client, "record-first").await;
     assert_eq!(container.result.unwrap().exit.unwrap().status, Some(v1::exit_status::Status::Code(1)));
 
-    // The shim is killed; the launcher cleans up the container and reports it.
+    // The shim is killed; the launcher cleans up the container and reports the lost shim.
     let (shim, _) = node.run(request("killed")).await;
     shim.hangs_up();
     let lost = Failure { kind: FailureKind::SupervisorLost, message: "the shim died".into(), errno: 0 };
@@ -322,7 +322,7 @@ async fn a_failed_exec_is_a_result() {
     shim.reached(State::Created);
     shim.reached(State::Wiping);
     let message = "exec /nope: No such file or directory".to_owned();
-    // As a real shim does: the record states that nothing was started.
+    // Like a real shim, write a record without a start time.
     shim.write_exit(None, Some(Failure { kind: FailureKind::Exec, message, errno: 2 }));
     shim.report(State::Completed);
     let answer = call.await.unwrap().unwrap().into_inner().container.unwrap();

@@ -21,7 +21,7 @@ async fn a_killed_daemon_finds_its_containers_again() {
     let mut client = node.client().await;
     let before = wait(&mut client, "completed").await;
     let cursor = client.info(v1::InfoRequest {}).await.unwrap().into_inner().cursor;
-    // Only the ledger has this container, so it must have been written.
+    // Only the ledger will have the container `vanished`, so wait until the ledger is written.
     let ledger = node.state_dir().join("ledger/executord.redb");
     let has = |what: &[u8]| std::fs::read(&ledger).unwrap().windows(what.len()).any(|window| window == what);
     until("the ledger is written", || has(br#""id":"vanished""#)).await;
@@ -123,14 +123,14 @@ async fn container_without_shim_waits_for_launcher() {
     let mut node = Node::start().await;
     let (lost, _) = node.run(request("lost")).await;
     let (lives, _) = node.run(request("lives")).await;
-    // The kill must not precede the ledger's batch.
+    // Stop the daemon cleanly, so that the ledger is written.
     node.terminate();
     lost.hangs_up();
     node.launcher.die();
     // A launcher does this before it greets; the exit record is missing because the disk was full.
     let run_dir = node.run_dir().join("containers/lost");
     let finished_by_a_launcher = || std::fs::remove_dir_all(&run_dir).unwrap();
-    // An unprivileged daemon starts no launcher; as root it would, and /bin/cat is not a launcher.
+    // An unprivileged daemon starts no launcher. A daemon with root privileges starts /bin/cat, which is no launcher.
     node.start_daemon_with(&["--launcher", "/bin/cat"]);
     if rustix::process::geteuid().is_root() {
         assert_eq!(node.ended().code(), Some(1));

@@ -47,7 +47,7 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
         tokio::select! {
             biased;
             answer = &mut answer => break answer,
-            // The close of the connection is the end of the response.
+            // The response ends when the server closes the connection.
             _ = &mut connection, if !over => over = true,
         }
     };

@@ -1,4 +1,4 @@
-//! Converts inputs by reference, and secret providers, to API messages.
+//! Converts secret references and secret providers to API messages.
 
 use executor_core::reference::SecretReference;
 use executor_proto::v1;
@@ -8,7 +8,7 @@ use executor_providers::ProviderStatus;
 use super::{duration, timestamp};
 use crate::model::sources::{SourceRecord, ValueTarget};
 
-/// Converts the record of an input by reference to its API message.
+/// Converts the record of a secret reference to its API message.
 pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
     let SecretReference { provider, path, key, version } = source.reference.clone();
     let stale = source.stale.as_ref();

@@ -25,7 +25,7 @@ const FIELDS: usize = 600;
 pub(super) struct Fields(Vec<u8>);
 
 impl Fields {
-    /// Encodes the shared fields. Labels and tags beyond `max` bytes are omitted.
+    /// Encodes the shared fields. Image name, labels and tags that do not fit into `max` bytes are omitted.
     pub(super) fn new(origin: &MessageOrigin, max: usize) -> Self {
         let mut out = Vec::new();
         let id = origin.id.as_str().as_bytes();

@@ -1,8 +1,8 @@
 //! Builds messages from log entries: whole lines, or marked parts of lines that are too long or incomplete.
 //!
 //! An entry holds the data of one read by the shim, so a line may consist of several entries. The entries are joined
-//! here, up to the maximum message size. All partial lines of a container together are limited to that size, too. If no
-//! further data arrives within a second, a partial line is sent as a part.
+//! here, up to the maximum message size. The size limit also applies to the sum of all partial lines of a container. If
+//! no further data arrives within a second, a partial line is sent as a part.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -226,8 +226,8 @@ impl Assembler {
         }
     }
 
-    /// Emits partial lines. If `all` is true, no more data follows; otherwise only lines that have timed out are
-    /// emitted, and their rest follows as further parts.
+    /// Emits the partial lines that have timed out; the rest of such a line follows in further parts. If `all` is true,
+    /// no more data follows, and all partial lines are emitted.
     pub(super) fn flush(&mut self, all: bool, out: &mut Vec<Message>) {
         let now = Instant::now();
         for index in 0..self.open.len() {

@@ -26,7 +26,7 @@ pub(super) struct SinkPositions {
 
 #[derive(Debug)]
 struct PositionsState {
-    /// True if there was no file: no earlier daemon has sent to this target.
+    /// True if there was no file, because no earlier daemon had this target.
     is_new: bool,
     is_changed: bool,
     containers: BTreeMap<ContainerId, KeptPosition>,
@@ -37,7 +37,7 @@ struct KeptPosition {
     created_at: u64,
     bytes: u64,
     entries: u64,
-    /// True if the whole log of the container was sent.
+    /// True if nothing of the container's log remains to be sent.
     done: bool,
 }
 
@@ -57,8 +57,8 @@ impl SinkPositions {
         Self { path, state: Mutex::new(PositionsState { is_new, is_changed: is_new, containers }) }
     }
 
-    /// Returns the start position for a container; `None` if its whole log was sent. `is_over` is true if the container
-    /// completed under an earlier daemon. The log of such a container is not sent to a new target.
+    /// Returns the start position for a container; `None` if nothing remains to be sent. `is_over` is true if the
+    /// container completed under an earlier daemon. The log of such a container is not sent to a new target.
     pub(super) fn start(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<LogPosition> {
         let mut state = locked(&self.state);
         let known = state.containers.get(id).filter(|kept| kept.created_at == created_at.0).copied();

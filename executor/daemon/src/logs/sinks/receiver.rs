@@ -72,7 +72,7 @@ enum Channel {
     /// A datagram socket, with one message per datagram.
     Datagram(UnixDatagram),
     /// Messages with length prefixes (RFC 6587, section 3.4.1). The receiving side is read, because only a read detects
-    /// that the peer has closed.
+    /// a closed connection.
     Stream { write: Box<dyn AsyncWrite + Send + Unpin>, closed: watch::Receiver<bool> },
 }
 
@@ -118,8 +118,8 @@ impl Receiver {
     }
 
     /// Sends a batch, over as many connections as needed. `sent` counts the sent messages. If a stream breaks within a
-    /// batch, the whole batch is sent again, so its messages may be duplicated. Cancel this only if no further batch is
-    /// sent.
+    /// batch, the whole batch is sent again, so its messages may be duplicated. Cancel this call only if no further
+    /// batch is sent.
     pub(super) async fn send(&mut self, batch: &MessageBatch, sent: &mut usize) {
         while *sent < batch.messages.len() {
             self.connect().await;

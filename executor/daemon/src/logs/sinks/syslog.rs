@@ -16,9 +16,9 @@ use super::MessageOrigin;
 use super::message::Message;
 use crate::config::SyslogSettings;
 
-/// Maximum length of a host name (RFC 5424, section 6).
+/// Maximum length of a host name, in bytes (RFC 5424, section 6).
 const HOST_MAX: usize = 255;
-/// Maximum length of a parameter name (RFC 5424, section 6).
+/// Maximum length of a parameter name, in bytes (RFC 5424, section 6).
 const NAME_MAX: usize = 32;
 /// Maximum size of the fields that vary between messages, in bytes.
 const FIELDS: usize = 400;
@@ -35,7 +35,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Creates the header. Labels and tags beyond `max` bytes are omitted.
+    /// Creates the header. Image name, labels and tags that do not fit into `max` bytes are omitted.
     pub(super) fn new(settings: &SyslogSettings, host: &str, origin: &MessageOrigin, max: usize) -> Self {
         let mut host: String = host.chars().filter(char::is_ascii_graphic).take(HOST_MAX).collect();
         if host.is_empty() {

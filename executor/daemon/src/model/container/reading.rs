@@ -32,7 +32,7 @@ struct ClaimedReader {
     usage: Option<Usage>,
 }
 
-/// There is no fresh reading: the shim must be queried, or a query is in progress.
+/// Error if there is no fresh reading: the shim must be queried, or a query is in progress.
 #[derive(Debug)]
 pub(crate) struct NoFreshReading;
 
@@ -46,15 +46,15 @@ impl LatestReading {
     /// Returns the latest reading; `None` if the shim did not respond.
     ///
     /// # Errors
-    /// Returns [`NoFreshReading`] if the reading is too old, or covers only the log.
+    /// Returns [`NoFreshReading`] if the reading is too old or covers too little, or if a query is in progress.
     pub(crate) fn get(&self, log_only: bool) -> Result<Option<Usage>, NoFreshReading> {
         let taken = self.0.try_lock().map_err(|_| NoFreshReading)?;
         let fresh = taken.as_ref().filter(|taken| taken.answers(log_only)).ok_or(NoFreshReading)?;
         Ok(fresh.usage.clone())
     }
 
-    /// Returns a fresh reading, and queries the shim if necessary; `None` if the shim does not respond within the
-    /// limit. `requests` counts the requests to shims.
+    /// Returns a fresh reading, and queries the shim if necessary; `None` if the shim does not respond by the deadline.
+    /// `requests` counts the requests to shims.
     pub(crate) async fn read(
         &self,
         shim: Arc<ShimLink>,

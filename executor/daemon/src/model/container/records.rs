@@ -1,8 +1,8 @@
-//! Reads the records that shims write: a container's record while it exists, and its exit record afterwards.
+//! Reads the records that shims write: a container's record while the shim runs, and the exit record afterwards.
 //!
 //! The files are read whole at each report of a shim. The files are small, in memory or in the page cache, and replaced
 //! by rename, so that reads are never torn. Records come from a process with more privilege than the daemon, so they
-//! are checked only for newer versions and disk corruption.
+//! are checked only for a newer version, another container's id, and disk corruption.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -71,8 +71,8 @@ pub fn exit(paths: &Paths, id: &ContainerId) -> Result<Option<ExitRecord>, Recor
     Ok(Some(record))
 }
 
-/// Applies the record of a container with a shim to its status; returns false if there is none. The plan, which is most
-/// of the record, is parsed only if it has changed.
+/// Applies the record of a container with a shim to its status; returns false if there is no record. The plan, which is
+/// most of the record, is parsed only if it has changed.
 ///
 /// # Errors
 /// Returns [`RecordError`] if the record cannot be used. In that case the status is unchanged.
@@ -180,7 +180,7 @@ mod tests {
         paths
     }
 
-    /// A plan is applied only if files were replaced. The controls are unchanged files and the first files.
+    /// A plan is applied only if files were replaced, and not for unchanged files or the first files.
     #[test]
     fn plan_is_parsed_only_after_change() {
         let dir = tempfile::tempdir().unwrap();

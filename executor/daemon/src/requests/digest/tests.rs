@@ -1,4 +1,4 @@
-//! Tests that every field of a request except the id changes the digest.
+//! Tests that every hashed field of a request changes the digest, and that the id does not.
 
 use executor_proto::v1::{CodependentAction, ParallelAction, ResourceLimits, SerialAction};
 

@@ -62,7 +62,7 @@ struct ActionReader<'a, 'v> {
 /// Tree of a request, with its processes and its transfers.
 type Tree<'a> = (Option<Actions>, Vec<DraftStep<'a>>, Vec<DraftTransfer<'a>>);
 
-/// Reads the tree of a request; `None` if an action is invalid, which is reported as a violation.
+/// Reads the tree of a request. Invalid actions become violations; the tree is `None` if the main action is invalid.
 pub(super) fn from_request<'a>(request: &'a RunRequest, violations: &mut Vec<Violation>) -> Tree<'a> {
     let mut reading = ActionReader { steps: Vec::new(), transfers: Vec::new(), violations };
     let source = &request.log_source;
@@ -100,7 +100,7 @@ pub(super) fn from_lone<'a>(
     Some((Actions { setup, action, sidecars, restart: Some(restart), sidecar_limits }, vec![step]))
 }
 
-/// Reads a restart policy and applies defaults; `None` if the request has no policy.
+/// Reads a restart policy and applies defaults; `None` without a policy, or if its mode is 0 (no) or unknown.
 fn restart(asked: Option<&v1::RestartPolicy>, violations: &mut Vec<Violation>) -> Option<RestartPolicy> {
     let asked = asked?;
     let mut delay = |name: &str, delay: Option<&prost_types::Duration>, default: Duration| {
@@ -130,7 +130,7 @@ fn restart(asked: Option<&v1::RestartPolicy>, violations: &mut Vec<Violation>) -
     Some(RestartPolicy { mode: mode?, delay_min, delay_max })
 }
 
-/// Reads the limits of sidecars that have their own.
+/// Reads the limits of each sidecar that has its own limits.
 fn sidecar_limits(sidecars: &[Sidecar], violations: &mut Vec<Violation>) -> BTreeMap<usize, SidecarLimits> {
     let mut all = BTreeMap::new();
     for (index, Sidecar { action: _, disk_mb, memory_mb, pids }) in sidecars.iter().enumerate().take(SIDECARS_MAX) {

@@ -61,7 +61,7 @@ fn one(field: &str, check: &v1::Check, violations: &mut Vec<Violation>) -> Check
     }
 }
 
-/// Returns a duration; 0 if unset. Also 0 if the duration cannot be converted, which is reported as a violation.
+/// Returns a duration; 0 if unset. Reports a violation and returns 0 if the duration cannot be converted.
 fn span(field: &str, time: Option<&prost_types::Duration>, violations: &mut Vec<Violation>) -> Duration {
     match duration(field, time) {
         Ok(time) => time.unwrap_or_default(),
@@ -72,7 +72,7 @@ fn span(field: &str, time: Option<&prost_types::Duration>, violations: &mut Vec<
     }
 }
 
-/// Returns a 16-bit number; `placeholder` if the value is larger, so that it is reported only once.
+/// Returns a 16-bit number. Reports a larger number as a violation and returns `placeholder`, which validation accepts.
 fn number(field: &str, number: u32, placeholder: u16, violations: &mut Vec<Violation>) -> u16 {
     u16::try_from(number).unwrap_or_else(|_| {
         violations.push(Violation::new(field, OutOfRange.because(format!("is {number}; at most 65535 is allowed"))));

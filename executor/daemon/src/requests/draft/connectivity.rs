@@ -26,9 +26,9 @@ pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>
             .collect(),
         dns_searches: dns.searches,
         dns_options: dns.options,
-        name_server: false, // known when the images are
+        name_server: false, // set when the name server is opened
         network_namespace: request.network_namespace.clone().into(),
-        cni: None, // only pods have it
+        cni: None, // only pods have CNI options
     }
 }
 

@@ -12,7 +12,7 @@ use executor_proto::v1::{self, egress_rule};
 /// later violations refer to indices.
 pub(crate) fn rules(rules: &[v1::EgressRule], violations: &mut Vec<Violation>) -> Vec<EgressRule> {
     let elements = |rule: &v1::EgressRule| rule.destinations.len().saturating_add(rule.ports.len());
-    // Reject an overlong list as a whole: otherwise each of its elements could be a violation.
+    // Reject an overlong list as a whole, because each of its elements could be a violation.
     let overlong = if rules.len() > EGRESS_RULES_MAX {
         Some(format!("has {} entries; at most {EGRESS_RULES_MAX} are allowed", rules.len()))
     } else {

@@ -153,8 +153,8 @@ fn read<'a>(
     }
 }
 
-/// Rejects fields that a check does not support. An environment is not supported, because it would be stored with the
-/// container, where its values must not be readable.
+/// Rejects fields that a check does not support. Checks are stored with the container in readable form, so they must
+/// not contain an environment.
 fn refuse_unused(program: &Program<'_>, violations: &mut Vec<Violation>) {
     let RunAction { env, volume_mounted_files, secret_environment, secret_arguments, .. } = program.run;
     let unused = [

@@ -3,7 +3,8 @@
 //! ```text
 //! NAME.part      a download in progress, or an artifact that is being added to the cache
 //! DIGEST         an artifact: the digest covers its location (the digest of a URL without its query) and its key
-//! DIGEST.json    its validators and size. Written last and removed first: without it the artifact does not exist
+//! DIGEST.json    validators and size of the artifact, written last and removed first. An artifact without this file
+//!                counts as missing
 //! ```
 //! No URL is stored. An artifact is used only after its server has confirmed that it is current. The least recently
 //! used artifacts are removed when the size exceeds the budget.
@@ -150,7 +151,7 @@ impl Cache {
         is_whole.then_some(Entry { file, validators: mark.validators, part: None })
     }
 
-    /// Stores an artifact under a digest that the caller holds, or marks it as used now.
+    /// Stores an artifact under a digest that the caller holds, or marks a cached artifact as just used.
     pub(crate) fn store(&self, digest: &str, entry: &Entry) {
         let path = self.dir.join(digest);
         let kept = match &entry.part {

@@ -35,7 +35,7 @@ impl TransferSlots {
     pub(crate) async fn wait(&self, id: &ContainerId) -> Option<TransferSlot> {
         let places = {
             let mut containers = locked(&self.containers);
-            // Remove unused entries. Held slots and waiting transfers hold a reference, too.
+            // Remove unused entries. Running and waiting transfers hold a reference.
             containers.retain(|_, places| Arc::strong_count(places) > 1);
             let places = containers.entry(id.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.per_container)));
             Arc::clone(places)

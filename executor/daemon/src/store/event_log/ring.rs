@@ -173,8 +173,8 @@ mod tests {
         ring.newer(than).filter_map(|kept| kept.event(only)).map(|event| event.cursor).collect()
     }
 
-    /// The last events are retained unchanged, regardless of how many are packed. Cursors are odd numbers, because they
-    /// may have gaps.
+    /// The last events are retained unchanged, regardless of how many are packed. The cursors are odd numbers, to test
+    /// gaps.
     #[test]
     fn event_ring_retains_latest_events_unchanged() {
         for most in [1, PIECE - 1, AT_HAND, 5 * PIECE + 7] {

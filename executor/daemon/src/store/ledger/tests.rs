@@ -106,7 +106,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// A file system of one megabyte, unmounted on drop.
+/// A file system of 4 MiB, unmounted on drop.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {

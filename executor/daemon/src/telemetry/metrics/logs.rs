@@ -30,7 +30,7 @@ impl Living {
     }
 }
 
-/// Computes new counters. `compute` gets each counter of `other`, and the same counter of `one`.
+/// Computes new counters. `compute` receives each counter of `other` and the same counter of `one`, in this order.
 fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUsage {
     LogUsage {
         bytes: compute(other.bytes, one.bytes),
@@ -43,14 +43,14 @@ fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUs
 }
 
 impl Logs {
-    /// Updates the counters of a running container. `adopted` is true if an earlier daemon admitted it.
+    /// Updates the counters of a running container. `adopted` is true if an earlier daemon admitted the container.
     pub(crate) fn read(&mut self, id: &ContainerId, usage: LogUsage, adopted: bool) {
         let before = if adopted { usage } else { LogUsage::default() };
         self.living.entry(id.clone()).or_insert(Living { before, last: usage }).last = usage;
     }
 
-    /// Adds the final counters of a container. If an earlier daemon admitted the container and its counters were never
-    /// read, it is skipped, because its increase is unknown.
+    /// Adds the final counters of a container. Skips a container of an earlier daemon whose counters were never read,
+    /// because their increase is unknown.
     pub(crate) fn ended(&mut self, id: &ContainerId, usage: Option<LogUsage>) {
         let known = self.living.remove(id);
         let grown = match (known, usage) {
@@ -60,8 +60,8 @@ impl Logs {
         self.ended = each(&grown, &self.ended, u64::saturating_add);
     }
 
-    /// Returns the sum of the counters of all containers. If a container was removed without final counters, its last
-    /// reading is used.
+    /// Returns the sum of the counters of all containers. For a container that was removed without final counters, uses
+    /// the last reading.
     pub(crate) fn sum(&mut self, is_there: impl Fn(&ContainerId) -> bool) -> LogUsage {
         let gone: Vec<ContainerId> = self.living.keys().filter(|id| !is_there(id)).cloned().collect();
         gone.iter().for_each(|id| self.ended(id, None));

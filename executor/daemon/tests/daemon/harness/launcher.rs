@@ -66,7 +66,7 @@ impl FakeLauncher {
         launcher
     }
 
-    /// Listens on the launcher's socket, also again after [`Self::die`].
+    /// Listens on the launcher's socket. Can be called again after [`Self::die`].
     pub(crate) fn listen(&self) {
         let path = self.shared.dir.join("run/launcher.sock");
         let listener = listen(&path);

@@ -142,7 +142,7 @@ impl FakeShim {
         let _ = std::fs::remove_dir_all(self.shared.run_dir());
     }
 
-    /// Removes the run directory and disconnects, after its exit was reported.
+    /// Removes the run directory and disconnects. The exit was reported before.
     pub(crate) fn leaves(&self) {
         let _ = std::fs::remove_dir_all(self.shared.run_dir());
         self.hangs_up();
@@ -193,7 +193,7 @@ impl FakeShim {
         self.drops_connections();
     }
 
-    /// Closes its connections, and keeps listening.
+    /// Closes the connections, and keeps listening.
     pub(crate) fn drops_connections(&self) {
         for connection in self.shared.connections.lock().unwrap().drain(..) {
             hang_up(&*connection);
@@ -207,7 +207,7 @@ impl FakeShim {
         }
     }
 
-    /// Waits for the next call. The shim has already responded to it with `Done`.
+    /// Waits for the next call. The shim has already responded to the call.
     pub(crate) async fn asked(&self) -> ShimCall {
         let mut calls = self.calls.lock().await;
         tokio::time::timeout(WAIT_TIMEOUT, calls.recv()).await.expect("nothing is asked").unwrap()
