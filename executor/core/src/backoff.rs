@@ -23,7 +23,7 @@ impl Backoff {
         pause
     }
 
-    /// Restarts with the first delay, after an attempt that succeeded.
+    /// Resets the series to the initial delay, after a successful attempt.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -69,7 +69,7 @@ impl Default for NetworksSettings {
 /// A built-in bridge network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeNetwork {
-    /// Name that requests use.
+    /// Name of the network in requests.
     pub name: String,
     /// Name of the bridge's interface.
     pub interface: String,
@@ -230,7 +230,7 @@ impl BridgeNetwork {
         ipv4.into_iter().chain(ipv6).collect()
     }
 
-    /// Returns the number of an address; `None` if no pool contains the address.
+    /// Returns the number of an address; `None` if no pool contains the address or the number exceeds 32 bits.
     pub fn number_of(&self, ip: IpAddr) -> Option<u32> {
         match ip {
             IpAddr::V4(ip) => {

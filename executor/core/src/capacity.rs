@@ -103,7 +103,7 @@ pub struct Exhausted {
     pub what: &'static str,
     /// Amount that the reservation requested.
     pub asked: u64,
-    /// Amount that was not reserved yet.
+    /// Amount that was still available.
     pub left: u64,
     /// Total amount of the resource.
     pub total: u64,
@@ -154,8 +154,8 @@ impl Account {
         suffices
     }
 
-    /// Reserves `amount` for a container that is already running, regardless of the remaining capacity: it was admitted
-    /// before.
+    /// Reserves `amount` for a container that is already running, regardless of the remaining capacity: the container
+    /// was admitted before.
     pub fn adopt(&mut self, id: &ContainerId, amount: Amount) {
         self.held.insert(id.clone(), amount);
     }

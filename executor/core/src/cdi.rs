@@ -18,11 +18,11 @@ use crate::validate::{FieldFault, Violation, check_device_mount, check_device_pa
 
 /// Supported versions of the CDI specification.
 pub const VERSIONS: [&str; 8] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
-/// Maximum number of mounts of a container's devices.
+/// Maximum number of mounts in the merged edits of a container.
 const MOUNTS_MAX: usize = 256;
-/// Maximum size of the environment variables of a container's devices, in bytes.
+/// Maximum size of the environment variables in the merged edits of a container, in bytes.
 const ENVIRONMENT_MAX: usize = 32 << 10;
-/// Maximum number of supplementary groups of a container's devices.
+/// Maximum number of supplementary groups in the merged edits of a container.
 const GROUPS_MAX: usize = 64;
 /// Mount options that are accepted and ignored: nosuid and nodev always apply, and a mount is always private and
 /// without submounts.
@@ -129,7 +129,7 @@ pub struct LocatedCdiFile {
     pub file: CdiFile,
 }
 
-/// An edit, with the requested device that it belongs to.
+/// An edit, with the index of the requested device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit<T> {
     /// Index of the device in the request.
@@ -154,9 +154,9 @@ pub struct HostMount {
     pub host_path: PathBuf,
     /// Path in the container.
     pub path: PathBuf,
-    /// True if the container cannot write to it.
+    /// True if the container cannot write to the mount.
     pub read_only: bool,
-    /// True if no program on it can be executed.
+    /// True if programs on the mount cannot be executed.
     pub no_exec: bool,
 }
 
@@ -176,8 +176,8 @@ pub struct Edits {
 /// Merges the edits of a plan's CDI devices. `highest` is the highest id of the container.
 ///
 /// # Errors
-/// Returns a violation for each device that has no description, two descriptions in one directory, or edits that are
-/// not supported or conflict with other edits.
+/// Returns a violation for each missing or ambiguous device, each invalid, unsupported or conflicting edit, and each
+/// exceeded maximum.
 pub fn resolve(plan: &Plan, sources: &[LocatedCdiFile], highest: u32) -> Result<Edits, Vec<Violation>> {
     let mut merge =
         Merge { plan, highest, edits: Edits::default(), variables: BTreeMap::new(), violations: Vec::new() };

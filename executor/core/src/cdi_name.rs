@@ -1,6 +1,6 @@
 //! Parses qualified names of devices of the Container Device Interface (CDI).
 
-/// Maximum length of a vendor, class or name, in bytes.
+/// Maximum length of a label of the vendor, of a class, or of a device name, in bytes.
 const PART_MAX: usize = 63;
 /// Maximum length of a vendor (a DNS name), in bytes.
 const VENDOR_MAX: usize = 253;

@@ -18,7 +18,7 @@ pub use plugin_input::{Capabilities, Verb, cni_args, gc_stdin, stdin};
 
 use serde::{Deserialize, Serialize};
 
-/// A supported version of the CNI specification, in ascending order.
+/// A supported version of the CNI specification. Newer versions compare as greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Version {
     /// 0.3.1, the first version with today's plugin chains.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// path.
 pub const CONTAINER_ID_MAX: usize = 128;
 
-/// Id of the container that the daemon uses for its self-test. No caller can use it.
+/// Id of the container that the daemon uses for its self-test. No client can use this id.
 pub const SELF_TEST_ID: &str = "executor.self-test";
 
 /// Returns [`SELF_TEST_ID`] as an id.
@@ -87,13 +87,13 @@ impl fmt::Debug for ContainerId {
     }
 }
 
-/// Unambiguous identity of a process. A pid alone is not unique: it is reused after the process has exited, and all
+/// Unambiguous identity of a process. A pid alone is not unique: a pid can be reused after the process has exited, and
 /// pids start again at each boot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Process id in the host's PID namespace.
     pub pid: i32,
-    /// Field 22 of `/proc/PID/stat`: clock ticks since boot.
+    /// Start time of the process in clock ticks after boot (field 22 of `/proc/PID/stat`).
     pub start_time: u64,
     /// Id of the boot, from `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,

@@ -1,7 +1,7 @@
 //! Checks the names in a container's certificate (its instance identity) against the operator's rules.
 //!
 //! executord checks a request with this code. The signing process checks the request again, with the settings that the
-//! launcher has read. An empty list allows nothing.
+//! launcher has read. An empty list of rules allows nothing.
 
 use crate::text::printable;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ const SPIFFE_ID_MAX: usize = 2048;
 const TRUST_DOMAIN_MAX: usize = 255;
 /// Minimum validity period of a certificate, in seconds.
 pub const TTL_MIN: u64 = 10;
-/// Maximum validity period of a certificate that can be configured, in seconds.
+/// Maximum configurable validity period of a certificate, in seconds.
 pub const TTL_MAX: u64 = 31_536_000;
 /// Maximum number of entries in each list of the settings.
 const RULES_MAX: usize = 256;

@@ -49,7 +49,7 @@ const BLOCK_RANGES_MAX: u32 = 16;
 /// and each block has [`BLOCK_RANGES_MAX`] ranges.
 const BLOCKS: u32 = 16;
 
-/// Host ids that one launcher has claimed: the first id, and the end (exclusive).
+/// Block of host ids that one launcher can claim: the first id, and the end (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Block(pub u32, pub u32);
 

@@ -9,7 +9,8 @@ pub const PATH_MAX: usize = 4096;
 pub const NAME_MAX: usize = 255;
 /// Maximum length of a `NAME=VALUE` string, in bytes, including its NUL (the kernel's MAX_ARG_STRLEN).
 pub const ARG_STRING_MAX: usize = 131_072;
-/// Maximum bytes of arguments and environment together, with 8 bytes for each pointer: a quarter of an 8 MiB stack.
+/// Maximum total size of arguments and environment, in bytes, including 8 bytes for each pointer. This is less than a
+/// quarter of an 8 MiB stack.
 pub const ARG_TOTAL_MAX: usize = 2_000_000;
 /// Maximum total length of the paths of all files, in bytes.
 pub const FILE_PATHS_MAX: usize = 1 << 20;
@@ -30,7 +31,7 @@ pub const WRITABLE_SHARE: u64 = 4;
 /// each costs kernel memory and wipe time.
 pub const WRITABLE_ENTRIES: u64 = 65_536;
 /// Returns the CPU time limit (RLIMIT_CPU), in seconds, of a worker that reads this many bytes from outside, with at
-/// most a million archive entries. The limit assumes 32 MB and 10,000 entries per second, which is slow for TLS,
+/// most a million archive entries. The limit assumes 32 MiB and 10,000 entries per second, which is slow for TLS,
 /// digests and decompression.
 pub const fn processor_seconds(bytes: u64) -> u64 {
     60 + 100 + bytes / (32 << 20)
@@ -45,7 +46,7 @@ pub const LABELS_MAX: usize = 64;
 pub const LOG_TAGS_MAX: usize = 32;
 /// Maximum number of devices of a container, which all fit in its /dev.
 pub const DEVICES_MAX: usize = 24;
-/// Maximum number of path components below /dev of a device node.
+/// Maximum number of path components of a device node below /dev.
 pub const DEVICE_DEPTH_MAX: usize = 4;
 /// Maximum number of device nodes and their parent directories in a container's /dev.
 pub const DEVICE_ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
@@ -59,7 +60,7 @@ pub const APPARMOR_PROFILE_MAX: usize = 1024;
 pub const OOM_SCORE_MAX: i32 = 1000;
 /// Maximum limit of a log's bytes or lines per second.
 pub const LOG_RATE_MAX: i64 = 1 << 50;
-/// Maximum number of rules of a container's egress.
+/// Maximum number of egress rules of a container.
 pub const EGRESS_RULES_MAX: usize = 1000;
 /// Maximum number of combinations of destination and ports in a container's egress rules.
 pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
@@ -123,13 +124,13 @@ pub const ACTION_DEPTH_MAX: usize = 16;
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum number of supplementary groups that a request adds.
 pub const EXTRA_GROUPS_MAX: usize = 32;
-/// Maximum bytes of a termination message.
+/// Maximum length of a termination message, in bytes.
 pub const TERMINATION_BYTES_MAX: u32 = 16_384;
 /// Maximum length of the message of an emit_progress action, in bytes.
 pub const PROGRESS_MESSAGE_MAX: usize = 4096;
 /// Maximum `max_retries` of a restart policy.
 pub const RESTARTS_MAX: u32 = 1_000_000;
-/// Minimum configurable delay before the second of consecutive restarts. The first restart is immediate.
+/// Minimum configurable delay before the second consecutive restart. The first restart is immediate.
 pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
 /// Maximum configurable delay before a restart.
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(3600);

@@ -1,5 +1,5 @@
-//! Formats the log file of a request (`RunRequest.log_file`) as readers of the Kubernetes container runtime interface
-//! expect it: `2026-11-21T10:00:00.000000000Z stdout F text`.
+//! Formats the log file of a request (`RunRequest.log_file`) in the format of the Kubernetes container runtime
+//! interface: `2026-11-21T10:00:00.000000000Z stdout F text`.
 //!
 //! Unlike the log (see [`crate::logline`]), the file has only the streams `stdout` and `stderr`, no log sources and no
 //! positions. A line is written when it is complete, so that a rotation splits only lines of more than [`PIECE_MAX`]
@@ -8,7 +8,7 @@
 use crate::logline::{Entry, Stream, boundary, write};
 use crate::time::Timestamp;
 
-/// Maximum bytes of content in one line of the file, as in other runtimes.
+/// Maximum length of the content of one line in the file, in bytes, as in other runtimes.
 pub const PIECE_MAX: usize = 16_384;
 
 /// Converts entries of the log to lines of the file.
@@ -20,14 +20,13 @@ pub struct LogFileLines {
 }
 
 impl LogFileLines {
-    /// Creates the state of a new file. Output of a terminal, and messages about it, are all on `stdout`.
+    /// Creates the state of a new file. With a terminal, all output and all executor messages are on `stdout`.
     pub fn new(terminal: bool) -> Self {
         Self { terminal, ..Self::default() }
     }
 
-    /// Appends the lines that an entry completes to `out`. Returns the number of bytes of the
-    /// process's output in these lines. Executor messages are appended immediately, even within an incomplete line of
-    /// the process.
+    /// Appends to `out` the lines that an entry completes. Returns the number of bytes of the process's output in these
+    /// lines. Executor messages are appended immediately, even within an incomplete line of the process.
     pub fn append(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> u64 {
         let Entry { time, complete, content, .. } = *entry;
         let open = match entry.stream {
@@ -60,7 +59,7 @@ impl LogFileLines {
         0
     }
 
-    /// Appends incomplete lines to `out`. Returns the bytes of the process's output in them.
+    /// Appends incomplete lines to `out`. Returns the number of bytes of the process's output in these lines.
     pub fn finish(&mut self, time: Timestamp, out: &mut Vec<u8>) -> u64 {
         let mut bytes = 0;
         for (open, stream) in [(0, Stream::Stdout), (1, Stream::Stderr)] {
@@ -108,7 +107,7 @@ mod tests {
         String::from_utf8(out).unwrap().replace(SHOWN, "T")
     }
 
-    /// CRI rule C31: the kubelet supports no other stream and no other tag.
+    /// CRI rule C31: the kubelet supports no other streams and tags.
     #[test]
     fn lines_have_the_kubelets_format() {
         for (terminal, [err, own]) in [(false, ["stderr", "stderr"]), (true, ["stdout", "stdout"])] {

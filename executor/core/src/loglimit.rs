@@ -2,8 +2,8 @@
 //!
 //! Each limit is a token bucket that holds the amount of one second and is refilled at the rate of the limit. An entry
 //! is kept if both buckets hold at least the amount of the entry. An entry larger than a bucket is kept if the bucket
-//! is full; the amount in the bucket is then negative. So a line of any length can be kept. An overage begins with a
-//! dropped entry, and ends once the buckets are full and no entry was dropped for one second.
+//! is full; the amount in the bucket is then negative. Therefore, a line of any length can be kept. An overage begins
+//! with a dropped entry, and ends once the buckets are full and no entry was dropped for one second.
 //!
 //! The caller provides the clock: a monotonic time with an arbitrary start.
 
@@ -17,7 +17,7 @@ const CALM_PERIOD: Duration = Duration::from_secs(1);
 /// Bucket units per byte or line: a rate of one per second adds one unit per nanosecond.
 const PARTS: i128 = 1_000_000_000;
 
-/// Decision about a log entry: whether to keep it.
+/// Decision about a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Keep the entry.
@@ -74,7 +74,7 @@ pub struct LogLimiter {
     filled_at: Duration,
     /// Time of the last dropped entry, during an overage.
     dropped_at: Option<Duration>,
-    /// For standard output and standard error: true within a line whose last entry was kept.
+    /// True within a line whose last entry was kept, for standard output and for standard error.
     within: [bool; 2],
 }
 
@@ -90,7 +90,7 @@ impl LogLimiter {
         })
     }
 
-    /// Decides about the next entry, which arrived at `now`. The executor's own entries are always kept.
+    /// Decides whether to keep the next entry, which arrived at `now`. The executor's own entries are always kept.
     pub fn decide(&mut self, now: Duration, entry: &Entry<'_>) -> Decision {
         let stream = match entry.stream {
             Stream::Stdout => 0,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// For any input: in any span of time no more is kept than the limits allow, and each overage is reported once.
+        /// The entries kept in any time span are within the limits for any input, and each overage is reported once.
         #[test]
         fn log_limits_hold_in_every_interval(
             bytes in 1u64..200,

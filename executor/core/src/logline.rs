@@ -1,8 +1,8 @@
 //! Writes and parses log files in the format of the Kubernetes container runtime interface (CRI):
 //! `2026-11-21T10:00:00.000000000Z stdout F text`.
 //!
-//! `F` marks the end of a line. `P` marks a part of a line that continues in the next entry, or that the process never
-//! ended. So the output can be reproduced byte for byte. A third stream, `executor`, carries the executor's own
+//! `F` marks the end of a line. `P` marks a part of a line that continues in the next entry or was never terminated.
+//! Therefore, the output can be reproduced byte for byte. A third stream, `executor`, carries the executor's own
 //! messages. The log source of a RunAction follows the tag as `F:source`; CRI allows further tags there.
 //!
 //! A position line contains the number of output bytes and the number of entries before the next line:
@@ -12,7 +12,7 @@
 
 use crate::time::Timestamp;
 
-/// Maximum bytes of content in one entry, as in Diego.
+/// Maximum length of the content of one entry, in bytes, as in Diego.
 pub const CHUNK_MAX: usize = 61_440;
 
 /// Stream of a log entry.
@@ -45,7 +45,7 @@ pub struct Entry<'a> {
     pub stream: Stream,
     /// True if a newline followed the content.
     pub complete: bool,
-    /// Log source of the action; empty if it has none.
+    /// Log source of the action; empty if the action has none.
     pub source: &'a str,
     /// Content without the newline.
     pub content: &'a [u8],
@@ -80,7 +80,7 @@ impl LogPosition {
 pub enum Line<'a> {
     /// Output of a process, or a message of the executor.
     Entry(Entry<'a>),
-    /// The position of the next line, and the reason why output before it may be missing.
+    /// The position of the next line, and the reason why earlier output may be missing.
     Place(Timestamp, LogPosition, Missing),
 }
 
@@ -187,8 +187,8 @@ pub fn whole_characters(bytes: &[u8]) -> usize {
     if lead + length > bytes.len() { lead } else { bytes.len() }
 }
 
-/// Returns the last position in a full window that splits no UTF-8 sequence, or the length of the window if the window
-/// is not UTF-8.
+/// Returns a position near the end of a full window that splits no UTF-8 sequence, or the length of the window if the
+/// window is not UTF-8.
 pub(crate) fn boundary(window: &[u8]) -> usize {
     (window.len().saturating_sub(3)..=window.len())
         .rev()

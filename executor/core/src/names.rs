@@ -12,7 +12,7 @@ use crate::plan::{Network, Plan};
 pub const HOST_FILE_MAX: u64 = 1 << 20;
 /// Maximum length of a host name derived from an id, in bytes: the limit of a DNS label.
 const FROM_ID_MAX: usize = 63;
-/// Address of the container's own host name if it has no network, as in Debian.
+/// Address of the container's own host name if the container has no network, as in Debian.
 const NOWHERE: &str = "127.0.1.1";
 
 /// Returns a container's host name.
@@ -59,13 +59,13 @@ pub fn is_own_server(server: IpAddr) -> bool {
 /// Resolver option: look up a name without dots unchanged before trying the search domains.
 const AS_IT_IS: &str = "ndots:0";
 
-/// Returns /etc/resolv.conf. Name servers, search domains and options each come from the request; if unset there, from
-/// the CNI network; if unset there too and the container can reach the resolvers of the host, from the host's file.
-/// `of_host` is the host's file.
+/// Returns /etc/resolv.conf. Name servers, search domains and options each come from the request or, if unset there,
+/// from the CNI network. If both set no name servers and the container can reach the host's resolvers, all missing
+/// values come from the host's file `of_host`.
 ///
-/// If executord answers queries on the network, the only name servers are the network's gateways, and executord
-/// forwards queries to the request's name servers. Exception: a request with a loopback server. Only the container
-/// itself can reach such a server.
+/// If executord answers DNS queries on the network, the only name servers are the network's gateways, and executord
+/// forwards queries to the request's name servers. This does not apply to a request with a loopback server, because
+/// only the container itself can reach such a server.
 pub fn resolv_conf(plan: &Plan, addresses: &Addresses, of_host: &str) -> String {
     let network = &addresses.dns;
     let asked = &plan.connectivity;

@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The list stays readable for any number and content of names.
+    /// The list stays within the size limit for any number and content of paths.
     #[test]
     fn a_list_is_bounded() {
         let mut list = OutputsList::default();

@@ -1,8 +1,8 @@
 //! Encodes and decodes payloads: the memory files that carry arguments, environment and file contents from the daemon
 //! to a container's init.
 //!
-//! A payload is written once into a memory file. The file is passed by descriptor; the process that needs the payload
-//! reads it in place and overwrites it. No other process has a copy. The format is a list of length-prefixed strings,
+//! A payload is written once into a memory file. The file is passed by descriptor; the receiving process reads the
+//! payload in place and overwrites it. No other process has a copy. The format is a list of length-prefixed strings,
 //! which a newly cloned process can parse without allocation:
 //!
 //! ```text
@@ -27,7 +27,7 @@ pub const COUNT_MAX: u32 = 65_536;
 pub const PATH_DEFAULT: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Default TERM of a process with a terminal.
 const TERM_DEFAULT: &[u8] = b"TERM=xterm";
-/// Maximum bytes in a payload.
+/// Maximum size of a payload, in bytes.
 pub const BYTES_MAX: usize = 1 << 30;
 
 /// Returns the environment strings that are added to the request's environment: PATH, and TERM for a process with a
@@ -95,7 +95,7 @@ pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u
 }
 
 /// Writes a payload string by string into its final memory. Strings that are read from a file are therefore not copied.
-/// Every method panics if `out` is too small.
+/// The methods panic if `out` is too small, and `finish` panics if `out` is too large.
 pub struct Writer<'a> {
     rest: &'a mut [u8],
 }

@@ -76,8 +76,8 @@ pub struct PlacementRequest<'a> {
     pub directories: &'a [PathBuf],
     /// Directory of files with relative paths. This directory is treated like `directories` if a file is below it.
     pub files_root: &'a Path,
-    /// Mount points of the pod's volumes. All members share the content of a volume, so it must not be hidden: a
-    /// directory in a volume becomes a mount point only if it is one of `directories`.
+    /// Mount points of the pod's volumes. All members share the content of a volume, so the content must not be hidden:
+    /// a directory in a volume becomes a mount point only if it is one of `directories`.
     pub shared: &'a [PathBuf],
     /// Home of the process's user.
     pub home: &'a Path,
@@ -322,7 +322,7 @@ mod tests {
                 &[],
                 &[("/var/lib/me/a", &["/var/lib/me/a"]), ("/var/lib/me/b", &["/var/lib/me/b"])],
             ),
-            // Declared directories are mounted as a whole, even without files. Of nested directories, only the
+            // Declared directories are mounted as a whole, even without files. If directories are nested, only the
             // outermost is mounted.
             (
                 &["/srv/b/db/type"],

@@ -1,6 +1,6 @@
 //! Defines the plan of a container: a validated request without its secrets.
 //!
-//! The launcher receives the plan, records contain it, and `inspect` shows it. Arguments, values of environment
+//! The plan is sent to the launcher, stored in records, and shown by `inspect`. Arguments, values of environment
 //! variables and contents of files are not in the plan, but in payloads (see [`crate::payload`]). Only
 //! [`crate::validate`] creates a plan.
 
@@ -216,7 +216,7 @@ pub struct PlannedFile {
     /// True if the content is not masked in logs.
     #[serde(default)]
     pub public: bool,
-    /// True for the file of the runtime token, whose content the shim generates.
+    /// True if this is the file of the runtime token, whose content the shim generates.
     #[serde(default)]
     pub token: bool,
     /// Permission bits of the file.
@@ -279,7 +279,7 @@ pub enum OutputSource {
     Directory(PathBuf),
 }
 
-/// Settings of secret files that the process may change. The process may also create files next to them.
+/// Settings of secret files that the process may change. The process may also create files next to these files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritableFiles {
     /// Bytes that the process may write beyond the files of the request.
@@ -295,7 +295,7 @@ pub enum Layout {
     Writable,
 }
 
-/// A process to run in the container. Its id is `main` for a single run action, and the path of the run action in an
+/// A process to run in the container. The id is `main` for a single run action, and the path of the run action in an
 /// action tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedProcess {
@@ -356,7 +356,7 @@ pub struct Plan {
     /// whole.
     #[serde(default)]
     pub file_directories: Vec<PathBuf>,
-    /// Set if the process may change its secret files; otherwise they are read-only.
+    /// Set if the process may change its secret files; otherwise the files are read-only.
     #[serde(default)]
     pub writable_files: Option<WritableFiles>,
     /// Rule for masking secrets in the output.
@@ -398,7 +398,7 @@ pub struct Plan {
     /// True if the container is deleted as soon as it is completed.
     #[serde(default)]
     pub remove_when_completed: bool,
-    /// True if the completed container is kept until it is deleted.
+    /// True if the completed container is kept until a client deletes the container.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_until_deleted: bool,
     /// True if the process starts only after a separate Start request.
@@ -413,10 +413,11 @@ pub struct Plan {
     /// Supplementary groups of every process, in addition to the groups of its user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<Principal>,
-    /// True if processes have no other supplementary groups.
+    /// True if processes have no supplementary groups other than `extra_groups`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_groups: bool,
-    /// True if processes have the groups of their user, even if the user is specified with a group.
+    /// True if processes get their user's groups from the container's /etc/group even if the user is specified with a
+    /// group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merge_groups: bool,
     /// True if the environment is kept in the container's secret volume, for processes that are executed later.
@@ -481,7 +482,7 @@ impl Plan {
         self.actions.is_some() || self.keep_environment
     }
 
-    /// Returns the index of the process whose environment counts as the container's.
+    /// Returns the index of the process whose environment is used as the container's environment.
     pub fn first_process(&self) -> Option<usize> {
         match &self.actions {
             Some(actions) => actions.first_process(),

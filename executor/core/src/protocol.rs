@@ -47,9 +47,9 @@ pub const LAUNCH_FDS: [&str; 4] = ["shim connection", "plan", "process payload",
 pub const UPDATE_FDS: [&str; 2] = ["update", "contents"];
 /// Descriptor of an [`UpdateEgress`]: a [`crate::update::EgressUpdate`] as JSON.
 pub const EGRESS_FDS: [&str; 1] = ["update"];
-/// Maximum bytes of the reason of an [`EndUnhealthy`].
+/// Maximum length of the reason in an [`EndUnhealthy`], in bytes.
 pub const UNHEALTHY_REASON_MAX: usize = 1024;
-/// Maximum bytes of a check's output in an [`EndUnhealthy`].
+/// Maximum length of a check's output in an [`EndUnhealthy`], in bytes.
 pub const CHECK_OUTPUT_MAX: usize = 2048;
 /// Descriptor of the reply to a [`ReadTransfer`]: a memory file with the URL.
 pub const TRANSFER_FDS: [&str; 1] = ["url"];

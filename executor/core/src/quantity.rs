@@ -1,6 +1,6 @@
 //! Parses Kubernetes quantities exactly (rule P50 of docs/guides/kube-rules.md), for example `100m`, `1.5Gi` or `1e3`.
 
-/// A quantity in thousandths, rounded up.
+/// A quantity in thousandths, rounded away from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity {
     millis: i128,

@@ -51,7 +51,7 @@ pub struct PreparedContainer {
     /// Supplementary groups that the request adds for every process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<u32>,
-    /// Environment variables of the CDI devices, `NAME=VALUE`, for every process that does not set them itself.
+    /// Environment variables of the CDI devices, `NAME=VALUE`, for every process that does not set these variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_environment: Vec<String>,
     /// Mount points of the secret files.
@@ -65,7 +65,7 @@ pub struct PreparedContainer {
     pub nofile: u64,
     /// Settings that could not be provided as requested.
     pub warnings: Vec<String>,
-    /// CNI network that the container is connected to.
+    /// Network of the node that the container is connected to.
     #[serde(default)]
     pub network: Option<Attached>,
     /// Users and files of an action tree's processes, in plan order.
@@ -256,7 +256,7 @@ pub enum FailureKind {
     Action,
     /// A failed check terminated the container.
     Unhealthy,
-    /// A held container exited before it was started.
+    /// A held container was stopped, or its init was killed, before the container was started.
     NotStarted,
     /// The container that owned the PID namespace of this container has exited.
     TargetEnded,
@@ -322,7 +322,7 @@ pub struct OutputsRecord {
 pub struct ExitRecord<P = Plan> {
     /// Last version of the container's record.
     pub container: ContainerRecord<P>,
-    /// Exit status of the process; unset if it never ran or its status is unknown.
+    /// Exit status of the process; unset if the process never ran or its status is unknown.
     pub exit: Option<Exit>,
     /// True if the kernel killed a process because the memory limit was reached.
     pub oom_killed: bool,

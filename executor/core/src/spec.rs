@@ -2,8 +2,8 @@
 //!
 //! The input is a plan and the values resolved on the host; the output is the specification for libcontainer and for
 //! the bundle's config.json. The specification contains no argument, variable or working directory of the process: init
-//! receives them when it starts. The specification also contains no seccomp filter: the launcher compiles the filter
-//! once, and init installs it before it executes the program.
+//! receives these values when it starts. The specification also contains no seccomp filter: the launcher compiles the
+//! filter once, and init installs the filter before the execve.
 
 mod capabilities;
 mod devices;
@@ -63,7 +63,7 @@ pub struct SharedNamespaces {
     pub uts: PathBuf,
     /// Path of the IPC namespace.
     pub ipc: PathBuf,
-    /// Path of the network namespace; unset if the creating process is already in it.
+    /// Path of the network namespace; unset if the creating process is already in this namespace.
     pub network: Option<PathBuf>,
     /// Path of the PID namespace, if the members share processes.
     pub pid: Option<PathBuf>,
@@ -255,7 +255,7 @@ pub struct InMemory {
     pub uid: u32,
     /// Group of the root directory, as an id in the container.
     pub gid: u32,
-    /// True if programs on it can be executed.
+    /// True if programs on the tmpfs can be executed.
     pub exec: bool,
 }
 

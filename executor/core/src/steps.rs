@@ -12,7 +12,7 @@
 //! | parallel | when all have ended | all errors, joined by `; ` |
 //! | codependent | when all have ended; the first end cancels the others | `Codependent step exited`; all errors |
 //! | try | with its action | none |
-//! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
+//! | timeout | with its action, which is cancelled at the time limit | `exceeded 30s timeout` |
 //! | emit_progress | with its action | the error of its action |
 //!
 //! Sidecars and the main action are like codependent actions, but success is not an error. A restart policy restarts
@@ -38,7 +38,7 @@ pub enum RunEnd {
     NotStarted {
         /// Reason why the process was not started, on one line.
         why: String,
-        /// Error number; 0 if the program was not the reason.
+        /// Error number if the program could not be executed; otherwise 0.
         errno: i32,
     },
     /// The process exited.
@@ -47,7 +47,7 @@ pub enum RunEnd {
         exit: Exit,
         /// True if the kernel killed a process of the container during the run, because the memory limit was reached.
         out_of_memory: bool,
-        /// True if the process got SIGKILL because it was running after its grace period.
+        /// True if the process got SIGKILL because it exceeded its grace period.
         killed: bool,
     },
 }
@@ -59,7 +59,7 @@ pub enum TransferEnd {
     Done(u64),
     /// Failed; holds the reason, on one line.
     Failed(String),
-    /// Aborted because it was cancelled.
+    /// The transfer was cancelled.
     Cancelled,
 }
 
@@ -105,11 +105,11 @@ pub struct Conclusion {
     pub exit: Option<Exit>,
     /// Error of the tree; unset if the tree succeeded or was only cancelled.
     pub failure: Option<String>,
-    /// Error number if the error of the tree is that a program could not be executed; otherwise 0.
+    /// Error number if the tree failed because a program could not be executed; otherwise 0.
     pub errno: i32,
 }
 
-/// Kind of a step, which determines how it runs the steps below it.
+/// Kind of a step, which determines the execution of its child steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Run(usize),
@@ -152,7 +152,7 @@ struct Step {
 pub struct Steps {
     steps: Vec<Step>,
     orders: Vec<StepOrder>,
-    /// Uptime of the machine, as the caller last set it.
+    /// Uptime of the machine, last set by the caller.
     uptime: Duration,
 }
 
@@ -397,7 +397,7 @@ impl Steps {
         }
     }
 
-    /// Returns the error of an exited process.
+    /// Records the exit of a process. Returns the error if the process failed or was not started.
     fn evaluate(&mut self, index: usize, end: RunEnd) -> Option<StepError> {
         let Step { record, cancelled, .. } = &mut self.steps[index];
         record.pid = 0;

@@ -1,4 +1,4 @@
-//! Defines the points in time in records and log lines.
+//! Defines the timestamps in records and log lines.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

@@ -6,17 +6,17 @@
 
 use crate::ident::ContainerId;
 
-/// Directory of sockets in a container with a token, mounted read-only. The directory is mounted instead of the socket,
-/// so that the socket of a restarted daemon is visible, too.
+/// Directory of sockets in a container with a token, mounted read-only. The mount is the directory instead of the
+/// socket, because a restarted daemon creates a new socket.
 pub const RUNTIME_DIR: &str = "/run/executor";
 /// Name of the socket in that directory, and in the directory `runtime` of the daemon's run directory.
 pub const RUNTIME_SOCKET: &str = "runtime.sock";
 /// Directory in the daemon's run directory that is visible in containers. The directory contains only the runtime
 /// socket.
 pub const RUNTIME_HOST_DIR: &str = "runtime";
-/// Random bytes in a token.
+/// Number of random bytes in a token.
 pub const RANDOM_BYTES: usize = 32;
-/// Bytes of a digest (SHA-256).
+/// Length of a token's digest (SHA-256), in bytes.
 pub const DIGEST_BYTES: usize = 32;
 
 /// Returns the length of a container's token in bytes.

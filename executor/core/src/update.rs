@@ -37,7 +37,7 @@ pub struct EgressUpdate {
     pub rules: Vec<EgressRule>,
 }
 
-/// Changes by an update, for each mount point.
+/// An update, applied to the mount points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedUpdate {
     /// Mount points with their new contents, in the original order.
@@ -109,7 +109,7 @@ impl FileUpdate {
         Ok(())
     }
 
-    /// Returns the bytes of old content to wipe after the update, in whole pages.
+    /// Returns the size of the old content to wipe after the update, in bytes of whole pages.
     pub fn replaced_bytes(&self, plan: &Plan, page: u64) -> u64 {
         let kept: BTreeSet<&Path> = (0..self.files.len())
             .filter(|index| self.changed.binary_search(index).is_err())
@@ -178,7 +178,7 @@ impl FileUpdate {
     }
 }
 
-/// Returns the mount point of each existing file.
+/// Returns the index of the mount point of each existing file.
 fn homes<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize> {
     let mut homes = BTreeMap::new();
     for (mount, point) in mounts.iter().enumerate() {

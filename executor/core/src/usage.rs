@@ -24,14 +24,14 @@ pub struct Usage {
     /// Transfers from and to disks.
     #[prost(message, optional, tag = "5")]
     pub io: Option<IoUsage>,
-    /// Traffic of the container's own network; unset if it has none.
+    /// Traffic of the container's own network; unset if the container has none.
     #[prost(message, optional, tag = "6")]
     pub network: Option<NetworkUsage>,
     /// Counters of the log; unset if they were not read.
     #[prost(message, optional, tag = "7")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogUsage>,
-    /// Stalls of processes that waited for CPUs; unset if the kernel does not measure them.
+    /// Stalls of processes that waited for CPUs; unset if the kernel does not measure stalls.
     #[prost(message, optional, tag = "441")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_pressure: Option<Pressure>,
@@ -80,13 +80,13 @@ pub struct Stall {
     /// Total waiting time in microseconds.
     #[prost(uint64, tag = "1")]
     pub total_us: u64,
-    /// Part of the last 10 seconds for which processes waited, in hundredths of a percent.
+    /// Share of the last 10 seconds for which processes waited, in hundredths of a percent.
     #[prost(uint32, tag = "2")]
     pub avg10: u32,
-    /// Part of the last minute for which processes waited, in hundredths of a percent.
+    /// Share of the last minute for which processes waited, in hundredths of a percent.
     #[prost(uint32, tag = "3")]
     pub avg60: u32,
-    /// Part of the last 5 minutes for which processes waited, in hundredths of a percent.
+    /// Share of the last 5 minutes for which processes waited, in hundredths of a percent.
     #[prost(uint32, tag = "4")]
     pub avg300: u32,
 }
@@ -167,7 +167,7 @@ pub struct MemoryUsage {
     /// Number of processes that the kernel killed because the memory limit was reached.
     #[prost(uint64, tag = "9")]
     pub oom_kills: u64,
-    /// Number of page faults, major ones included.
+    /// Number of page faults, including major faults.
     #[prost(uint64, optional, tag = "440")]
     #[serde(default)]
     pub faults: Option<u64>,
@@ -197,10 +197,10 @@ pub struct IoUsage {
 /// Traffic in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Number of transmitted bytes.
+    /// Number of transferred bytes.
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
-    /// Number of transmitted packets.
+    /// Number of transferred packets.
     #[prost(uint64, tag = "2")]
     pub packets: u64,
     /// Number of packets with an error.
@@ -289,7 +289,7 @@ impl MemoryUsage {
 }
 
 impl Pressure {
-    /// Parses a pressure file of cgroup v2. Returns `None` if it has no line `some`.
+    /// Parses a pressure file of cgroup v2. Returns `None` if the file has no line `some`.
     pub fn from_v2(text: &str) -> Option<Self> {
         let stall = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;

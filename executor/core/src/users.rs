@@ -22,7 +22,7 @@ pub struct ResolvedUser {
     pub uid: u32,
     /// Group id in the container.
     pub gid: u32,
-    /// Supplementary groups, from the group file.
+    /// Supplementary groups of the process.
     pub groups: Vec<u32>,
     /// Home directory; `/` if the passwd file has none.
     pub home: PathBuf,
@@ -100,7 +100,7 @@ pub fn resolve(
 }
 
 /// Resolves a user of the host, by name or number, to uid and gid. A number without an entry gets the group of the same
-/// number. In a container, it would get group 0, but the host's group 0 can read files that root owns.
+/// number and not group 0 as in a container, because the host's group 0 can read files that root owns.
 ///
 /// # Errors
 /// Returns the name if the file has no such user.

@@ -86,7 +86,7 @@ impl Report {
 /// Validates a request. The caller must fill in the draft's `id` if the request has none.
 ///
 /// # Errors
-/// Returns all violations, in the order of the interface's fields, if the request is invalid.
+/// Returns all violations, in the order of the API's fields, if the request is invalid.
 pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     let id =
@@ -257,7 +257,7 @@ fn window(draft: &Draft<'_>, report: &mut Report) -> (u16, u16) {
     })
 }
 
-/// Returns the error of a log source; `None` if it is valid.
+/// Returns the error of a log source; `None` if the log source is valid.
 fn log_source_fault(log_source: &str) -> Option<FieldFault> {
     if log_source.len() <= 64 && log_source.bytes().all(|b| b.is_ascii_graphic()) {
         return None;
@@ -289,7 +289,7 @@ fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mu
     }
 }
 
-/// Parses `host`, `dir:/absolute/path`, or an image; empty means `host`.
+/// Parses `host`, `dir:/absolute/path`, or an image; an empty string means `host`.
 fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     let text = draft.rootfs;
     if let Some(image) = &draft.image {

@@ -1,6 +1,6 @@
 //! Defines violations: errors in the fields of a request, with a description for people and a reason for programs.
 //!
-//! Reasons are part of the interface (`google.rpc.BadRequest.FieldViolation.reason`): their names do not change, and
+//! Reasons are part of the API (`google.rpc.BadRequest.FieldViolation.reason`): their names do not change, and
 //! docs/errors.md lists them. A violation without a specific reason has [`ViolationReason::InvalidValue`].
 
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{field}: {description}")]
 pub struct Violation {
-    /// Path of the field, as in the public interface: `action.run.env[3].name`.
+    /// Path of the field, as in the public API: `action.run.env[3].name`.
     pub field: String,
     /// Kind of the error, for programs.
     #[serde(default)]
@@ -69,7 +69,7 @@ impl From<&str> for FieldFault {
     }
 }
 
-/// Declares the reasons with their names in the interface.
+/// Declares the reasons with their names in the API.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
         /// Kind of a violation, for programs.
@@ -83,7 +83,7 @@ macro_rules! reasons {
             /// Every reason, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Returns the name in the interface.
+            /// Returns the name in the API.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -120,9 +120,9 @@ reasons! {
     Conflict = "CONFLICT",
     /// A path or a name that belongs to the kernel or to the executor.
     Reserved = "RESERVED",
-    /// Not allowed by this node's configuration.
+    /// A value that this node's configuration does not allow.
     NotAllowed = "NOT_ALLOWED",
-    /// Not supported by this host.
+    /// A value that this host does not support.
     Unsupported = "UNSUPPORTED",
     /// The object that the field names does not exist.
     NotFound = "NOT_FOUND",

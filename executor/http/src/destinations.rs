@@ -65,8 +65,8 @@ fn contains(range: &AddressRange, address: IpAddr) -> bool {
     range.first.is_ipv4() == address.is_ipv4() && (range.first..=range.last).contains(&address)
 }
 
-/// Returns true if the address belongs to this machine: for connections to it, the kernel uses the same address as the
-/// source address. Sends nothing.
+/// Returns true if the address belongs to this machine: the kernel then uses the same address as the source address of
+/// a connection. Sends nothing.
 fn is_own(address: IpAddr) -> bool {
     // Linux connects the unspecified address to loopback.
     if address.is_unspecified() {

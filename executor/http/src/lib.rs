@@ -49,7 +49,7 @@ const PATH_MAX: usize = 16 << 10;
 /// Scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// True for https.
+    /// True if the scheme is https.
     pub secure: bool,
     /// Host name or address, without brackets.
     pub host: String,
@@ -96,8 +96,8 @@ impl Origin {
         self.host == "localhost" || self.host.ends_with(".localhost")
     }
 
-    /// Checks that a connection to this address of the host is allowed. `localhost` must resolve to a loopback address:
-    /// plain text to it is allowed, and a name server must not redirect it.
+    /// Checks that a connection to this address of the host is allowed. `localhost` must resolve to a loopback address,
+    /// because connections to `localhost` may be unencrypted and a name server must not redirect them.
     ///
     /// # Errors
     /// Returns the reason if the address is not allowed.
@@ -211,7 +211,7 @@ impl Client {
         Self { tls: tls::Tls::new(trust, None), proxy: None, patience, least }
     }
 
-    /// Like [`Self::new`], with a client certificate for servers that request one.
+    /// Creates a client like [`Self::new`], with a client certificate for servers that request one.
     pub fn with_certificate(ca_file: Option<PathBuf>, own: ClientCertificate, patience: Duration, least: u64) -> Self {
         Self { tls: tls::Tls::new(Trust::System(ca_file), Some(own)), proxy: None, patience, least }
     }

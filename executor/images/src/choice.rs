@@ -1,7 +1,7 @@
 //! Selects the image of an index that runs on this host.
 //!
 //! The image specification makes `platform` optional in an index entry and lets an index list indexes. Entries with a
-//! platform are selected by their platform. If none of them fits, the search reads the entries without a platform in
+//! platform are selected by their platform. If no platform fits, the search reads the entries without a platform in
 //! order, and takes their platforms from their configurations. The search is depth first, with limits on depth and
 //! documents.
 
@@ -89,7 +89,7 @@ impl<'a> Search<'a> {
     /// image.
     ///
     /// # Errors
-    /// Returns `error` if it is not [`ImageError::NoPlatform`].
+    /// Returns `error` if `error` is not [`ImageError::NoPlatform`].
     pub(crate) fn pass_over(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NoPlatform { there, .. } => {

@@ -22,7 +22,7 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// Checks the manifest of an image, and the configuration that it names.
+    /// Checks the manifest and the configuration of an image.
     pub(crate) fn new(
         (digest, manifest): (Digest, Vec<u8>),
         index_digest: Option<Digest>,

@@ -278,7 +278,7 @@ impl ImageError {
     }
 
     /// Returns true if the registry or the connection caused the error, so that a mirror may succeed. Returns false if
-    /// the caller, the policy or this host caused it.
+    /// the caller, the policy or this host caused the error.
     pub(crate) fn is_of_registry(&self) -> bool {
         !matches!(
             self,
@@ -298,7 +298,7 @@ impl ImageError {
         )
     }
 
-    /// Returns true if a retry could succeed shortly after.
+    /// Returns true if a retry could succeed soon.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Truncated { .. } | Self::Connection { .. } => true,

@@ -130,8 +130,8 @@ impl<L: LayerStore> Images<L> {
         import::import(&self.intake, path, form, name, (Some(reference.to_string()), Provenance::Archive)).await
     }
 
-    /// Returns the image of a reference, ready for use. Fetches it if the policy requires it. The image is not removed
-    /// while the result exists.
+    /// Returns the image of a reference, ready for use. Fetches the image if the policy requires a fetch. The image is
+    /// not removed while the result exists.
     ///
     /// # Errors
     /// Returns an error if the image is not present and cannot or must not be fetched.

@@ -1,4 +1,4 @@
-//! Imports images from layouts and archives. Documents and layers are checked like those from a registry.
+//! Imports images from layouts and archives. Documents and layers are checked as in a pull from a registry.
 //!
 //! Archives are not extracted by name. A table records the position of each entry, and only required entries are read.
 //! Therefore entry names cannot escape a directory. Each blob is verified before unpacking, and the unpacker verifies
@@ -54,7 +54,7 @@ impl ImportFormat {
 
 /// A layout or an archive, from which the files of an image are read.
 trait Source: Send {
-    /// Opens a file by its name relative to the root of the layout or archive. Returns `None` if it does not exist.
+    /// Opens a file by its name relative to the root of the layout or archive. Returns `None` if the file is missing.
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError>;
 }
 
@@ -109,7 +109,7 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
 }
 
 /// Returns the format in which a source is read. Refuses an archive whose format differs from the declared format. An
-/// archive with the files of both formats, as `docker save` writes it, may be declared as either.
+/// archive with the files of both formats, as written by `docker save`, may be declared as either.
 fn form_of(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Result<ImportFormat, ImageError> {
     if declared == ImportFormat::Layout {
         return Ok(declared);
@@ -229,7 +229,7 @@ pub(crate) fn documents(
     Ok(find(path, form, inner, most)?.1.documents)
 }
 
-/// Reads a layer of at most `most` bytes from a layout or an archive, as stored. The caller must verify it.
+/// Reads a layer of at most `most` bytes from a layout or an archive, as stored. The caller must verify the layer.
 pub(crate) fn layer(
     path: &std::path::Path,
     form: ImportFormat,

@@ -9,7 +9,7 @@ use crate::error::UnpackError;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerToUnpack {
-    /// Digest of the uncompressed tar archive, which identifies the layer. The unpacker verifies it.
+    /// Digest of the uncompressed tar archive, which identifies the layer. The unpacker verifies the digest.
     pub diff_id: Digest,
     /// Compression of the blob, as the OCI media type of the layer.
     pub media_type: &'static str,

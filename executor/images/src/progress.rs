@@ -16,7 +16,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 pub type PullResult = Result<ImageRecord, Arc<ImageError>>;
 
-/// State of a pull, as subscribers see it.
+/// State of a pull for its subscribers.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub progress: Progress,

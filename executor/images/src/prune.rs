@@ -22,11 +22,11 @@ pub struct PruneRules {
     pub unused_for: Option<Duration>,
     /// Remove the least recently used images until the remaining images have at most this many bytes.
     pub bytes_budget: Option<u64>,
-    /// Report the images that would be removed, and remove nothing.
+    /// True if the images to remove are only reported and nothing is removed.
     pub dry_run: bool,
 }
 
-/// Images and layers that were removed, or would be in a dry run.
+/// Images and layers that were removed, or would be removed in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Removed images, least recently used first.
@@ -186,7 +186,7 @@ impl<L: LayerStore> Images<L> {
         let store = Arc::clone(&self.intake.store);
         let orphans = blocking(move || store.orphans()).await?;
         let mut count = 0;
-        // Remove upper layers first, as far as the order is known. The order does not matter for correctness.
+        // The order of the layers does not matter for correctness.
         for layer in &orphans {
             match self.intake.layers.remove(layer).await {
                 Ok(()) => {

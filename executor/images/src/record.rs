@@ -1,4 +1,4 @@
-//! Defines image records, the store's metadata of each image, which are stored as JSON.
+//! Defines image records: the store's metadata of each image, stored as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;

@@ -2,7 +2,7 @@
 //!
 //! The input is a repository and the credentials for its registry; the output is responses to GET. Responses are not
 //! trusted: this module limits sizes and checks redirects, and the caller computes digests. Credentials are sent only
-//! to the registry and to the token service that it names, and never to the target of a redirect.
+//! to the registry and to the token service that the registry names, and never to the target of a redirect.
 
 mod auth;
 pub(crate) mod blob;
@@ -67,7 +67,7 @@ impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 80;
         match &*self.credentials {
-            // Some registries accept a token as user name and password. Then the name is as secret as the password.
+            // Some registries accept a token as user name and password. The name is then as secret as the password.
             Credentials::Basic { username, password } if username != password.as_str() => {
                 let shown: String = username.chars().take(SHOWN).collect();
                 write!(f, "the user {shown:?}")?;
@@ -271,7 +271,7 @@ impl Registry {
                     introduced = true;
                     self.authenticate(&answer, authorization, what).await?;
                 }
-                // The target of a redirect gets no credentials, so its status does not mean that the registry refuses them.
+                // The target of a redirect gets no credentials, so its status is not a refusal of the credentials.
                 StatusCode::UNAUTHORIZED if known => {
                     return Err(self.unauthorized(what, "the registry rejects the credentials (401)"));
                 }
@@ -382,7 +382,7 @@ fn content_length(answer: &Answer) -> Option<u64> {
     answer.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a short body. Returns `None` if it is longer than `most` bytes or incomplete.
+/// Reads a short body. Returns `None` if the body is longer than `most` bytes or incomplete.
 async fn short(body: &mut Body, most: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     while let Some(data) = body.next().await.ok()? {

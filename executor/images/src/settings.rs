@@ -26,8 +26,8 @@ pub struct Settings {
     /// Maximum size of an image in bytes. Applies to the sum of the declared blob sizes, and to each layer's unpacked
     /// size.
     pub image_bytes_max: u64,
-    /// Budget for all images in bytes, as stored in registries. If it is exceeded, unused images are removed, least
-    /// recently used first. 0 = no limit.
+    /// Budget for all images in bytes, as stored in registries. If the budget is exceeded, unused images are removed,
+    /// least recently used first. 0 = no limit.
     pub bytes_budget: u64,
     /// Period in which a registry must send at least [`Self::bytes_least`].
     pub patience: Duration,
@@ -73,7 +73,7 @@ impl Settings {
 /// Mirrors of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrors {
-    /// The mirrored registry, as it is named in references.
+    /// The mirrored registry, as named in references.
     pub registry: String,
     /// Mirrors in the order in which they are tried.
     pub mirrors: Vec<Mirror>,

@@ -32,7 +32,7 @@ impl Watcher {
     }
 }
 
-/// Key of a running pull. The task of the pull owns the key, and drops the credentials with it.
+/// Key of a running pull. The task of the pull owns the key, and drops the credentials with the key.
 pub(crate) struct Pull {
     pub(crate) reference: ImageReference,
     pub(crate) credentials: Option<Arc<Credentials>>,
@@ -44,7 +44,7 @@ pub(crate) struct Pull {
 pub(crate) struct Pulls(Mutex<Vec<Weak<Pull>>>);
 
 impl Pulls {
-    /// Joins a running pull, or registers a new pull and returns it, so that the caller starts its task.
+    /// Joins a running pull, or registers and returns a new pull, whose task the caller must start.
     pub(crate) fn join(
         &self,
         reference: &ImageReference,

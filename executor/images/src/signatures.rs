@@ -39,7 +39,7 @@ pub struct SignatureRule {
     pub images: Vec<RepositoryPattern>,
     /// Trusted keys; a signature by one of them is enough.
     pub keys: Vec<TrustedKey>,
-    /// If true, the signature must also name the repository, so that a signature copied from another repository is not
+    /// True if the signature must also name the repository, so that a signature copied from another repository is not
     /// accepted.
     pub repository: bool,
 }

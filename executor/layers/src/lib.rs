@@ -3,9 +3,10 @@
 //! The input is an untrusted blob that another process fetched. The output is a directory in the store; after an error,
 //! nothing remains in the store. The blob is not trusted:
 //!
-//! - Limits are enforced while it is read ([`Limits`], [`stream`], and the crate `executor-tar`): bytes, entries,
+//! - Limits are enforced while the blob is read ([`Limits`], [`stream`], and the crate `executor-tar`): bytes, entries,
 //!   ratio, lengths.
-//! - Every name in it is opened beneath the layer's own root, by openat2 without following symbolic links ([`tree`]).
+//! - Every name in the blob is opened beneath the layer's own root, by openat2 without following symbolic links
+//!   ([`tree`]).
 //! - The result is moved into the store by an atomic rename, and only if its SHA-256 is the requested diffID
 //!   ([`store`]).
 //!

@@ -93,7 +93,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Uses the store in a directory that must exist.
+    /// Returns the store in a directory, which must exist.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
@@ -122,11 +122,10 @@ impl Store {
     /// Opens the layers of an image, bottom first.
     ///
     /// An image may list a layer twice, for example from two build steps that change nothing. overlayfs returns `ELOOP`
-    /// for a tree that is listed twice, so only the uppermost occurrence is used. The merged tree is the same. At each
-    /// path, the upper occurrence may have a file, a whiteout or an opaque directory. Then the lookup ends there and
-    /// never reaches the lower occurrence. Otherwise both occurrences have a directory with the same entries and
-    /// attributes. If a layer depends on the layers below it, its two occurrences can have different trees, and both
-    /// are used.
+    /// for a tree that is listed twice, so only the uppermost occurrence is used. The merged tree is the same. If the
+    /// upper occurrence has a file, a whiteout or an opaque directory at a path, the lookup ends there and never
+    /// reaches the lower occurrence. Otherwise both occurrences have a directory with the same entries and attributes.
+    /// If a layer depends on the layers below it, its two occurrences can have different trees, and both are used.
     ///
     /// # Errors
     /// Returns an error if a layer is missing, or if an I/O operation fails.
@@ -176,8 +175,8 @@ impl Store {
         start().context(|| "cannot create a directory in the layer store".to_owned())
     }
 
-    /// Atomically removes all stored trees of a layer from the index of the store. Returns the new names of the
-    /// directories, for [`Store::clear`]. Returns no names if the layer is not present.
+    /// Removes all stored trees of a layer from the index of the store, each by an atomic rename. Returns the new names
+    /// of the directories, for [`Store::clear`]. Returns no names if the layer is not present.
     ///
     /// # Errors
     /// Returns an error if an I/O operation fails.

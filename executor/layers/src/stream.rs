@@ -1,8 +1,8 @@
 //! Reads a blob as a stream, which is decompressed, counted and hashed while it is read.
 //!
-//! Uses flate2 with miniz_oxide, and ruzstd. So the process that reads untrusted data runs no C code, and no library
-//! must be installed. The bytes are hashed while they are unpacked, so no byte is read twice, and the digest covers
-//! exactly the unpacked bytes.
+//! The decoders are flate2 with miniz_oxide, and ruzstd: the process that reads untrusted data runs no C code, and no
+//! library must be installed. The bytes are hashed while they are unpacked, so no byte is read twice, and the digest
+//! covers exactly the unpacked bytes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ use crate::{DiffId, Limits, UnpackError};
 
 /// Read size for a blob, in bytes.
 const BLOCK: usize = 128 << 10;
-/// Maximum window size of a zstd frame in bytes, which the decoder keeps in memory. `zstd --ultra --long=27` uses it.
+/// Maximum window size of a zstd frame in bytes, as with `zstd --ultra --long=27`. The window is held in memory.
 const WINDOW_MAX: u64 = 128 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Builds a layer's tree beneath an opened root. This module performs all lookups and changes of the tree.
 //!
 //! A directory is usually opened by a single openat2 that stays beneath the root and follows no symbolic link. If that
-//! fails, `walk` goes component by component. Like umoci, it resolves links of the layer or of the layers below as if
-//! the layer's root were `/`, which it cannot leave, and creates directories that the archive does not mention.
+//! fails, `walk` goes component by component. Like umoci, `walk` resolves links of the layer or of the layers below as
+//! if the layer's root were `/`, never leaves this root, and creates directories that the archive does not mention.
 //!
 //! The tree is in overlayfs format (the kernel's `filesystems/overlayfs.rst`): a whiteout is a character device 0:0,
 //! and a directory with the attribute `trusted.overlay.opaque` hides the directory below it.

@@ -37,7 +37,7 @@ pub struct GetCgroupSetupError(io::Error);
 /// Version of the cgroup hierarchies on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupSetup {
-    /// Version 1 with a version 2 hierarchy. [`get_cgroup_setup`] returns `Legacy` for it.
+    /// Version 1 with a version 2 hierarchy. [`get_cgroup_setup`] returns `Legacy` instead.
     Hybrid,
     /// Version 1 hierarchies.
     Legacy,
@@ -122,7 +122,7 @@ impl AnyCgroupManager {
 /// Creates a manager for a cgroup that the launcher has created.
 ///
 /// # Errors
-/// Returns an error if no hierarchy is mounted.
+/// Returns an error if [`DEFAULT_CGROUP_ROOT`] does not exist.
 pub fn create_cgroup_manager(config: CgroupConfig) -> Result<AnyCgroupManager, CreateCgroupSetupError> {
     let CgroupConfig { cgroup_path, .. } = config;
     let is_version_2 = get_cgroup_setup()? == CgroupSetup::Unified;

@@ -35,7 +35,7 @@ pub fn work() -> ExitCode {
     let mut words = std::env::args_os().skip(2);
     let parent = words.next().and_then(|pid| pid.to_str()?.parse().ok());
     let (Some(parent), Some(program)) = (parent, words.next()) else { return ExitCode::from(125) };
-    // This precedes forbid_dumps, which makes root the owner of the file in /proc.
+    // Set the OOM score before forbid_dumps, which makes root the owner of the files in /proc/self.
     let settled = process::die_with(parent).and_then(|()| process::forgo_oom_protection());
     if settled.and_then(|()| process::forbid_dumps()).is_err() {
         return ExitCode::from(125);

@@ -167,7 +167,7 @@ impl Vault {
             Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
             Err(_) => None,
         };
-        // Near its maximum lifetime a lease is renewed for shorter and shorter times, so request a new secret instead.
+        // Near the maximum lifetime of a lease, each renewal is shorter than the last, so request a new secret instead.
         let before = lease.ends_at.saturating_sub(lease.renew_at);
         Ok(renewed.filter(|new| new.ends_at.saturating_sub(crate::now_seconds()) > before.min(60)))
     }

@@ -8,7 +8,7 @@
 /// Mounts that exist in every namespace.
 const SYSTEM_MOUNTS: [&str; 4] = ["auth", "sys", "identity", "cubbyhole"];
 
-/// Returns the mount that contains a path, and the rest of the path. The longest mount counts, as on the server.
+/// Returns the mount that contains a path (the longest, as on the server), and the rest of the path.
 pub(crate) fn below<'a>(mounts: &'a [String], path: &'a str) -> Option<(&'a str, &'a str)> {
     let rest = |mount: &'a String| Some((mount.as_str(), path.strip_prefix(mount.as_str())?.strip_prefix('/')?));
     mounts.iter().filter_map(rest).max_by_key(|(mount, _)| mount.len())
@@ -28,8 +28,8 @@ pub(crate) fn refusal(kv_mounts: &[String], path: &str) -> Option<String> {
 
 /// Returns the system mount that a path may be in.
 ///
-/// The server decodes a URL once and is case-sensitive, but a proxy in front of it may decode again or ignore case. So
-/// this check decodes all escapes, and ignores case and white space around components.
+/// The server decodes a URL once and is case-sensitive, but a proxy in front of the server may decode again or ignore
+/// case. So this check decodes all escapes, and ignores case and white space around components.
 pub(crate) fn system_mount(path: &str) -> Option<&'static str> {
     let decoded = decoded(path);
     decoded.split(['/', '\\']).find_map(|part| {

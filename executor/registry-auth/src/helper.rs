@@ -20,7 +20,7 @@ use crate::{Credentials, DOCKER_HUB, Secret, VALUE_MAX, secret};
 const NAME_MAX: usize = 64;
 /// Maximum size of an output, in bytes: two values and their keys.
 const ANSWER_MAX: usize = 2 * VALUE_MAX + 1024;
-/// Time limit of a helper: some ask a network service.
+/// Time limit of a helper. Some helpers query a network service.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of a helper message in an error, in characters.
 const MESSAGE_MAX: usize = 200;
@@ -39,7 +39,7 @@ struct Answer {
     secret: Secret,
 }
 
-/// Runs a helper for the credentials of a registry; `None` if it has none.
+/// Runs a helper for the credentials of a registry; `None` if the helper has none.
 pub(crate) fn credentials(name: &str, registry: &str) -> Result<Option<Credentials>, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
@@ -57,7 +57,7 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
         _ => error.to_string(),
     })?;
     let answer = read(&mut child, server, within);
-    // Also kills its children, which may hold the pipe open.
+    // After an error, also kill the helper's children, which may hold the pipe open.
     if let Some(group) = Pid::from_raw(child.id().cast_signed()).filter(|_| answer.is_err()) {
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -167,7 +167,7 @@ mod tests {
         let path = script(&dir, &format!("sleep 1000 & echo $! $$ >{}; wait", pids.display()));
         let reported = loop {
             let reported = ask(path.as_os_str(), "r.example", Duration::from_secs(1)).unwrap_err();
-            // On a busy machine the helper may be killed before it has started.
+            // On a busy machine, the helper may be killed before it has started.
             if pids.exists() {
                 break reported;
             }

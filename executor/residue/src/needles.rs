@@ -42,7 +42,7 @@ impl Needles {
     }
 
     /// Adds a secret of at least 2 * [`WINDOW`] bytes under a name for reports. Several secrets may have the same name.
-    /// If two secrets have common content, it is reported for the first.
+    /// Content that two secrets share is reported for the first secret.
     ///
     /// # Panics
     /// Panics if the secret is shorter, because results would be meaningless.

@@ -15,7 +15,7 @@ pub enum CgMode {}
 #[error("checkpoints are not supported")]
 pub struct CriuError;
 
-/// A checkpoint. It has no values.
+/// A checkpoint. This type has no values.
 pub enum Criu {}
 
 /// Defines methods of [`Criu`] that cannot be called.
@@ -27,19 +27,19 @@ macro_rules! setters {
 
 impl Criu {
     /// # Errors
-    /// Always returns an error.
+    /// Always returns [`CriuError`].
     pub fn new() -> Result<Self, CriuError> {
         Err(CriuError)
     }
 
     /// # Errors
-    /// Cannot be called.
+    /// Returns no error, because this method cannot be called.
     pub fn get_criu_version(&mut self) -> Result<u32, CriuError> {
         match *self {}
     }
 
     /// # Errors
-    /// Cannot be called.
+    /// Returns no error, because this method cannot be called.
     pub fn dump(&mut self) -> Result<(), CriuError> {
         match *self {}
     }
@@ -68,7 +68,7 @@ impl Criu {
     }
 }
 
-/// Returns CRIU's name of a namespace type.
+/// Returns the name of the namespace type unchanged.
 pub fn criu_ns_to_key(namespace: &str) -> String {
     namespace.to_owned()
 }

@@ -74,13 +74,12 @@ mod tests {
         // SAFETY: the layout is valid, and the memory is written and freed once. The memory is read after the release
         // on purpose: no other thread of this test allocates this size, and the block is too small to be unmapped.
         unsafe {
-            let keep = ZeroOnFree.alloc(layout); // so that the block behind does not merge with the top
+            let keep = ZeroOnFree.alloc(layout); // so that the next block is not merged with the top
             let block = ZeroOnFree.alloc(layout);
             let guard = ZeroOnFree.alloc(layout);
             std::ptr::write_bytes(block, 0xa5, layout.size());
             free(std::hint::black_box(block), layout);
-            // The compiler knows that the block is released, and could assume any content: hide where the pointer is
-            // from.
+            // The compiler knows that the block is released, and could assume any content: hide the pointer's origin.
             let block = std::hint::black_box(block);
             let left = (64..4000).filter(|i| std::ptr::read_volatile(block.add(*i)) == 0xa5).count();
             ZeroOnFree.dealloc(guard, layout);

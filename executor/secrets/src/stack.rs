@@ -7,7 +7,7 @@
 /// processes.
 const DEPTH: usize = 96 << 10;
 
-/// Overwrites the stack below the caller. Call it right after a function that read secrets.
+/// Overwrites the stack below the caller. Call this right after a function that read secrets.
 #[inline(never)]
 pub fn scrub_stack() {
     if crate::CONTROL {

@@ -66,7 +66,7 @@ pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Resul
 /// `ambient`.
 pub(crate) fn retain(capabilities: &CapsHashSet, ambient: &CapsHashSet) -> io::Result<()> {
     // The order matters: ambient capabilities must be inheritable, so they are cleared first; all other sets must be
-    // subsets of the permitted set, so it is changed last.
+    // subsets of the permitted set, so that set is changed last.
     caps::clear(None, CapSet::Ambient).map_err(failed)?;
     caps::set(None, CapSet::Inheritable, ambient).map_err(failed)?;
     caps::set(None, CapSet::Effective, capabilities).map_err(failed)?;

@@ -1,5 +1,4 @@
-//! Enters the namespaces of a running container, adopts the credentials of a container user, and creates a process
-//! there.
+//! Enters the namespaces of a running container, adopts a container user's credentials, and creates a process there.
 //!
 //! The executor's process adopts the container's restrictions *before* it becomes visible in the container: it enters
 //! every namespace and drops every privilege that the container lacks. Only then does it create a process in the

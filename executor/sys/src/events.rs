@@ -1,7 +1,7 @@
 //! Provides the event loop of a single-threaded process, which waits for descriptors and deadlines in one call of poll.
 //!
 //! ```text
-//!  each turn:   register what to wait for, each with a token             Events::read, write, ...
+//!  each turn:   register descriptors, each with a token                  Events::read, write, ...
 //!               set the earliest deadline                                Events::due
 //!               wait                                                     Events::wait
 //!               handle the returned tokens and the expired deadlines
@@ -33,22 +33,22 @@ impl<T> Default for Events<'_, T> {
 }
 
 impl<'fd, T: Copy> Events<'fd, T> {
-    /// Waits for input, for a peer's hangup, or for the exit of a process (pidfd).
+    /// Registers for input, for a peer's hangup, or for the exit of a process (pidfd).
     pub fn read(&mut self, fd: BorrowedFd<'fd>, token: T) {
         self.add(fd, PollFlags::IN, token);
     }
 
-    /// Waits until the descriptor is writable.
+    /// Registers for writability.
     pub fn write(&mut self, fd: BorrowedFd<'fd>, token: T) {
         self.add(fd, PollFlags::OUT, token);
     }
 
-    /// Waits only for a hangup, even if unread input is pending.
+    /// Registers only for a hangup, even if unread input is pending.
     pub fn hangup(&mut self, fd: BorrowedFd<'fd>, token: T) {
         self.add(fd, PollFlags::RDHUP, token);
     }
 
-    /// Sets the deadline of the wait. If there are several, the earliest counts.
+    /// Sets the deadline of the wait. If there are several deadlines, the earliest counts.
     pub fn due(&mut self, at: impl IntoIterator<Item = Instant>) {
         self.due = self.due.into_iter().chain(at).min();
     }

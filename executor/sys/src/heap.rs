@@ -10,7 +10,7 @@ const CLASSES_MAX: usize = 1 << 10;
 const FREE_MAX: i32 = 2 << 20;
 
 /// Keeps up to 2 MiB of freed memory at the end of the heap, for a process that receives large messages with many small
-/// values. Otherwise the allocator returns it to the kernel after a message, and the next message needs a page
+/// values. Otherwise the allocator returns the memory to the kernel after a message, and the next message needs a page
 /// fault for each page. Blocks of 1 MiB or more are still mapped separately.
 pub fn keep_freed() {
     // SAFETY: mallopt only changes settings of the allocator.

@@ -89,7 +89,7 @@ impl Heartbeat {
         self.signs().until.load(Ordering::Relaxed) != 0
     }
 
-    /// If the next iteration is overdue, returns the time since its deadline.
+    /// Returns the time since the deadline of the next iteration, if that iteration is overdue.
     pub fn overdue(&self) -> Option<Duration> {
         let until = self.signs().until.load(Ordering::Relaxed);
         now().checked_sub(until).filter(|late| until != 0 && *late > 0).map(Duration::from_nanos)

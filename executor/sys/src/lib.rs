@@ -1,7 +1,7 @@
 //! Wraps system calls that the standard library, nix and rustix lack, or offer in an unsuitable way.
 //!
-//! Apart from the allocator in `executor-secrets`, this is the project's only crate with unsafe code; a comment at
-//! each block explains why the block is sound. Descriptors are owned types, process identities are
+//! Apart from the allocator in `executor-secrets`, this is the only product crate with unsafe code; a comment at each
+//! block explains why the block is sound. Descriptors are owned types, process identities are
 //! [`executor_core::ident::ProcessIdentity`], and this crate contains no policy.
 
 pub mod capabilities;

@@ -1,7 +1,7 @@
 //! Attaches files to loop devices, to use a file as a file system of a fixed size.
 //!
-//! The kernel detaches a device from its file when no process has it open and it is not mounted (autoclear). So the
-//! device is detached regardless of how its users exit.
+//! The kernel detaches a device from its file when the device is neither open nor mounted (autoclear). So the device is
+//! detached regardless of how its users exit.
 
 use std::fs::File;
 use std::io;
@@ -41,7 +41,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// A loop device, which exists while this value exists or the device is mounted.
+/// A loop device that stays attached to its file while this value exists or the device is mounted.
 #[derive(Debug)]
 pub struct LoopDevice {
     _open: File,

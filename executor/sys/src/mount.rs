@@ -17,13 +17,13 @@ use crate::open::open_resolved;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
     pub read_only: bool,
-    /// Ignore set-user-id bits of files on the mount.
+    /// True if set-user-id bits of files on the mount are ignored.
     pub no_suid: bool,
-    /// Do not open device nodes on the mount.
+    /// True if device nodes on the mount cannot be opened.
     pub no_dev: bool,
-    /// Forbid execution of programs on the mount.
+    /// True if programs on the mount cannot be executed.
     pub no_exec: bool,
-    /// Also apply to the mounts below this mount.
+    /// True if the attributes also apply to the mounts below this mount.
     pub recursive: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Parses a process's mount table, /proc/PID/mountinfo (proc_pid_mountinfo(5)).
 //!
-//! Any process that may mount or rename can choose the paths in it, so paths are bytes. A line whose format differs
+//! Any process that may mount or rename can choose paths in the table, so paths are bytes. A line whose format differs
 //! from the manual page is skipped, so that one mount cannot hide the others.
 
 use std::ffi::OsString;

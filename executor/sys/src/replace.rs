@@ -23,8 +23,8 @@ pub struct Replacement<'a> {
 }
 
 impl<'a> Replacement<'a> {
-    /// Replaces or creates the file at `path`. By default only the caller's user can read and write it, and it is not
-    /// synced.
+    /// Returns a replacement of the file at `path`, which need not exist. By default only the caller's user can read
+    /// and write the file, and the file is not synced.
     pub fn from_path(path: &'a Path) -> Self {
         Self { path, mode: 0o600, group: None, durable: false }
     }

@@ -2,8 +2,8 @@
 //!
 //! The standard library uses a descriptor and a stack frame per level, so an attacker who nests directories could
 //! exhaust both. This walk goes up through `..` instead. But a process with write access can move a directory elsewhere
-//! while the walk empties it. So before the walk removes anything in the directory that `..` leads to, it compares that
-//! directory with the directory through which it came. If they differ, the walk restarts at the top.
+//! while the walk empties it. So after each step through `..`, the walk compares the reached directory with the parent
+//! through which it came down. If they differ, the walk restarts at the top.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -97,7 +97,7 @@ impl<'a> RemovalWalk<'a> {
         Ok(Some(Self { top, way: vec![(Identity::from_certificate(&current)?, name.to_owned())], current }))
     }
 
-    /// Empties the current directory, then descends into the first non-empty subdirectory, or goes up if there is none.
+    /// Removes entries up to the first non-empty subdirectory, and descends into it. Goes up if there is none.
     fn step(&mut self) -> io::Result<WalkStep> {
         if let Some(full) = empty(&self.current)? {
             let Some(next) = open_below(self.current.as_fd(), &full)? else { return Ok(WalkStep::Moved) };

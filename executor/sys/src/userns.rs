@@ -16,13 +16,13 @@ use crate::process::{self, Fork, OneThread};
 
 /// Creates a user namespace whose user and group ids 0 to `size` - 1 map to the host ids from `start` on. The owner of
 /// the namespace is the host id `start`, which is also its root. The owner of a namespace has every capability over it,
-/// even if the owner is unprivileged. The host's root is not the owner, because it can be unprivileged (a service, a
-/// container with host ids) and must then have none of these capabilities. The process that creates the namespace is a
+/// even if the owner is unprivileged. The host's root is not the owner: an unprivileged process of the host's root (a
+/// service, a container with host ids) must not get these capabilities. The process that creates the namespace is a
 /// child of the caller, and becomes a zombie, which the caller must reap.
 ///
 /// # Errors
 /// Returns an error if the kernel creates no user namespace (`user.max_user_namespaces`, or a kernel without them), if
-/// the caller has no privilege over these ids, or if it has more than one thread.
+/// the caller has no privilege over these ids, or if the caller has more than one thread.
 pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
     let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // The child must exit inside, because it cannot restore its credentials.

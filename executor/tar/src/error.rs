@@ -16,7 +16,7 @@ pub enum TarError {
         entry: String,
         /// Description of the quantity that exceeds the limit.
         what: &'static str,
-        /// Actual amount, or a lower bound of it.
+        /// Actual amount, or a lower bound.
         found: u64,
         limit: u64,
     },

@@ -8,8 +8,7 @@ pub(crate) const BLOCK: usize = 512;
 pub(crate) struct Header<'a>(pub(crate) &'a [u8; BLOCK]);
 
 impl Header<'_> {
-    /// Verifies the checksum: the sum of all bytes, with the checksum field blank. Old programs summed them as signed
-    /// bytes.
+    /// Verifies the checksum: the sum of all bytes, with the checksum field blank. Some old programs sum signed bytes.
     pub(crate) fn check(&self) -> Result<(), TarError> {
         let stored = number(&self.0[148..156]);
         let bytes = || self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });

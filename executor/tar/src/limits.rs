@@ -3,7 +3,7 @@
 /// Maximum compression ratio: uncompressed bytes of an archive per compressed or stored byte, beyond [`FREE`]. The
 /// reader sees only uncompressed bytes, so the caller that decompresses enforces the ratio.
 pub const RATIO_MAX: u64 = 100;
-/// Bytes of an uncompressed archive that are exempt from the ratio, so that small archives may compress well.
+/// Number of bytes of an uncompressed archive that are exempt from the ratio, so that small archives may compress well.
 pub const FREE: u64 = 256 << 20;
 
 /// Limits on the bytes, entries, names and attributes of one archive.

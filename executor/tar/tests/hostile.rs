@@ -3,7 +3,7 @@
 //! The callers decide which types and destinations of entries are allowed, so paths and links that escape are
 //! returned as written, and `components` refuses them. The callers have tests of their policies.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test; the lint does not treat helpers as tests
 
 use std::io::{self, Cursor, Read as _};
 
@@ -177,7 +177,7 @@ fn entry_is_returned_as_written() {
     assert!(components(&linked[0].link).is_none());
 }
 
-/// Only a file has content, and bytes after the end of an archive are not part of it.
+/// Only a file has content, and bytes after the end of an archive are not part of the archive.
 #[test]
 fn bytes_after_archive_end_are_ignored() {
     let one = file("a", b"x");

@@ -55,8 +55,8 @@ pub fn work() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    process::survive_hangup()?; // like executord, whose process group it shares
-    // Set the OOM score before forbid_dumps, which makes root the owner of the file in /proc.
+    process::survive_hangup()?; // like executord, whose process group the worker shares
+    // Set the OOM score before forbid_dumps, which makes root the owner of the files in /proc/self.
     process::be_expendable()?;
     process::forbid_dumps()?;
     bound(Resource::As, ADDRESS_SPACE_MAX)?;

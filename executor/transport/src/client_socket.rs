@@ -1,5 +1,5 @@
-//! A client's socket, registered with the runtime for reading. From the first response that finds no buffer space, the
-//! socket is registered for writing, too.
+//! A client's socket, registered with the runtime for reading. After the first response that finds no buffer space, the
+//! socket is also registered for writing.
 //!
 //! While a socket is registered for writing, the kernel reports writability each time the client has read a response.
 //! For most clients these wake-ups would be useless.
@@ -18,7 +18,7 @@ use crate::registration::watched_for;
 /// A client's socket: a unix or TCP socket.
 #[derive(Debug)]
 pub struct ClientSocket<T: AsRawFd> {
-    /// `None` while the socket is re-registered, and permanently if that failed.
+    /// `None` while the socket is re-registered, and permanently if the registration failed.
     socket: Option<AsyncFd<T>>,
     /// True if the socket is also registered for writing.
     writing: bool,
@@ -30,7 +30,7 @@ impl<T: AsRawFd> ClientSocket<T> {
     /// Registers a connected non-blocking socket.
     ///
     /// # Errors
-    /// Returns an error if the runtime cannot register it.
+    /// Returns an error if the runtime cannot register the socket.
     pub fn new(stream: T) -> io::Result<Self> {
         let socket = watched_for(stream, Interest::READABLE)?;
         Ok(Self { socket: Some(socket), writing: false, reader: None })
@@ -40,7 +40,7 @@ impl<T: AsRawFd> ClientSocket<T> {
         self.socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Registers the socket for writing, too.
+    /// Also registers the socket for writing.
     fn watch_writing(&mut self) -> io::Result<()> {
         let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
         self.socket = Some(watched_for(socket.into_inner(), Interest::READABLE | Interest::WRITABLE)?);

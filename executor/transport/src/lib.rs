@@ -9,7 +9,7 @@
 //! response of a method can be ([`wire::budget::AnswerKind`]). The output is complete requests: the header fields and
 //! bodies that the client sent.
 //!
-//! This crate handles frames, gRPC messages as bytes, limits, handshakes and certificates. It knows no gRPC
+//! This crate handles frames, gRPC messages as bytes, limits, handshakes and certificates. The crate knows no gRPC
 //! method, caller name, metric or configuration file. After a call, no data of the call stays in the memory of the
 //! connection (docs/adr/0014).
 

@@ -1,7 +1,7 @@
 //! Keeps a socket open after its connection's memory is freed, until the client has read the remaining data.
 //!
-//! If a client writes to a closed socket, even a keepalive, it gets an error before it has read the pending responses,
-//! and these are lost.
+//! If a client writes to a closed socket, even a keepalive, the client gets an error before reading the pending
+//! responses, which are then lost.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

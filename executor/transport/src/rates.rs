@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::slots::Owner;
 
-/// Maximum number of remembered owners. Owners with a full allowance are removed first.
+/// Number of remembered owners at which owners with a full allowance are removed.
 const OWNERS_MAX: usize = 4096;
 
 /// Maximum connection rate of one owner.
@@ -31,7 +31,7 @@ impl Rates {
         Self { rate, whole_at: HashMap::new() }
     }
 
-    /// Admits a connection of this owner now; returns `false` if it exceeds the rate.
+    /// Admits a connection of this owner now; returns `false` if the connection exceeds the rate.
     pub fn admit(&mut self, owner: Owner, now: Instant) -> bool {
         let Rate { burst, interval } = self.rate;
         let whole_at = self.whole_at.get(&owner.number()).copied().unwrap_or(now).max(now);

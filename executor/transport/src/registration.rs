@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 /// before it is dropped.
 ///
 /// # Errors
-/// Returns an error if the runtime cannot register it.
+/// Returns an error if the runtime cannot register the descriptor.
 pub fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     watched_for(owner, Interest::READABLE | Interest::WRITABLE)
 }
@@ -18,11 +18,11 @@ pub fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
 /// Registers a descriptor with the runtime for one interest. The requirement of [`watched`] on `owner` applies.
 ///
 /// # Errors
-/// Returns an error if the runtime cannot register it.
+/// Returns an error if the runtime cannot register the descriptor.
 pub fn watched_for<T: AsRawFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // `with_interest` is deprecated in favour of an unsafe variant, because a safe type could close or replace its
-    // descriptor while it is registered. The types that executord registers cannot: Seqpacket, UnixStream, TcpStream,
-    // OwnedFd, Inotify, and the type in StdioFd.
+    // descriptor while it is registered. The types that executord registers cannot do this: Seqpacket, UnixStream,
+    // TcpStream, OwnedFd, Inotify, and the type in StdioFd.
     #[allow(deprecated)]
     AsyncFd::with_interest(owner, interest)
 }

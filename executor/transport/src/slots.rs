@@ -1,9 +1,9 @@
-//! Assigns connection slots. No owner can occupy all of them, and idle connections are closed when slots are needed.
+//! Assigns connection slots. No owner can lock out other owners, and idle connections are closed when slots are needed.
 //!
 //! Control planes keep connections open for days, and an idle connection uses little memory, so an idle connection
-//! stays open until its slot is needed. The owner with the most connections then loses one of its idle connections: a
-//! connection that never made a call, if there is one, and the oldest of several. If all connections are busy, an owner
-//! with few connections gets a slot beyond the limit.
+//! stays open until its slot is needed. The owner with the most connections then loses its oldest connection that never
+//! made a call or, if there is none, its oldest idle connection. If all connections are busy, an owner with few
+//! connections gets a slot beyond the limit.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -31,7 +31,7 @@ impl Owner {
         self == Self::User(0)
     }
 
-    /// Returns a number that no other owner has.
+    /// Returns the unique number of the owner.
     pub fn number(self) -> u64 {
         match self {
             Self::User(uid) => u64::from(uid),
@@ -59,7 +59,7 @@ pub struct Limits {
     pub spare: usize,
     /// An owner with this many connections or more gets no spare slot.
     pub few: usize,
-    /// If the host's root has this many connections or more, it gets no spare slot.
+    /// If the host's root has this many connections or more, root gets no spare slot.
     pub few_of_root: usize,
 }
 
@@ -132,7 +132,7 @@ impl Slots {
             give_up(&mut taken, |one| is_user(one.owner))?;
         } else if taken.len() >= all {
             // Among the owners with idle connections, find the owner with the most connections. Close one of its
-            // connections if it has more connections than the owner of the new connection.
+            // connections if that owner has more connections than the owner of the new connection.
             let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));

@@ -36,7 +36,7 @@ pub use handshakes::Place;
 pub use session::Session;
 pub use stream::TlsStream;
 
-/// Maximum number of accepted callers in the queue to the runtime. If the queue is full, the thread blocks.
+/// Maximum number of accepted callers in the queue to the runtime. If the queue is full, further callers wait.
 const QUEUE: usize = 32;
 /// Pause after a failed accept.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ pub struct HandshakeLimits {
     pub handshakes: usize,
     /// Time limit for a handshake.
     pub time: Duration,
-    /// Maximum number of connections per address, including those in the handshake.
+    /// Maximum number of connections per address, including connections in the handshake.
     pub each: usize,
 }
 
@@ -73,7 +73,7 @@ pub struct AcceptedStream<R: CertificatePolicy> {
     pub session: Session,
     /// Verifies the certificate again during the connection.
     pub admission: Admission<R>,
-    /// Counts the connection in the limit of its address, until it is dropped.
+    /// Counts the connection in the limit of its address, until this value is dropped.
     pub place: Place,
 }
 

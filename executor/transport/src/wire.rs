@@ -14,8 +14,8 @@
 //!        calls ── body   whole gRPC messages, bounded before they are decoded
 //! ```
 //! h2 reads into one buffer per connection and returns slices of it. h2 keeps header fields that a client adds to the
-//! dynamic table, and copies small responses into a write buffer. The client determines how much data h2 keeps, and how
-//! long. Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the
+//! dynamic table, and copies small responses into a write buffer. The client determines the amount and the lifetime of
+//! this data. Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the
 //! frames, keeps fields and bodies by stream, and passes frames of the same shape without content to h2. A stream's
 //! memory is freed when the stream is closed, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!

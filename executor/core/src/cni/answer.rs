@@ -71,12 +71,12 @@ pub struct Addresses {
     pub gateways: Vec<IpAddr>,
     /// Name servers and domains.
     pub dns: Dns,
-    /// Gateways on which executord answers queries for names.
+    /// Gateways on which executord answers DNS queries.
     pub name_servers: Vec<IpAddr>,
 }
 
 impl Addresses {
-    /// Parses a result of ADD, of any supported version.
+    /// Parses a result of ADD in any supported version.
     ///
     /// # Errors
     /// Returns a description of the error if the result is invalid.
@@ -164,8 +164,7 @@ pub struct PluginFailure {
     pub message: String,
 }
 
-/// Returns the error of a failed plugin: the error object on its standard output, otherwise the end of its standard
-/// error.
+/// Returns the error of a failed plugin: the error object on standard output, otherwise the text on standard error.
 pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let reported = serde_json::from_slice::<Value>(stdout).ok();
     let part = |name: &str| reported.as_ref().and_then(|reported| reported.get(name)?.as_str()).unwrap_or_default();
@@ -177,7 +176,7 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     PluginFailure { code, message: if line.is_empty() { "the plugin printed no error message".into() } else { line } }
 }
 
-/// Returns the versions that both a plugin and this code support.
+/// Returns the versions that both the plugin and the executor support.
 ///
 /// # Errors
 /// Returns a description of the error if the output is not a list of versions.

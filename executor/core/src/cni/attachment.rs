@@ -12,7 +12,8 @@ use crate::plan::CniArgument;
 
 /// Name of the interface in the container.
 pub const INTERFACE: &str = "eth0";
-/// Maximum bytes of a container's id in its CNI id. Plugins put the CNI id into comments of at most 255 bytes.
+/// Maximum length of the part of a CNI id that repeats the container's id, in bytes. Plugins put the CNI id into
+/// comments of at most 255 bytes.
 const ID_SHOWN: usize = 40;
 
 /// A container that is, or may be, connected to a network.
@@ -22,7 +23,7 @@ pub struct Attachment {
     pub id: ContainerId,
     /// Id of the container for plugins (`CNI_CONTAINERID`).
     pub cni_id: String,
-    /// Path of the network namespace, while it exists.
+    /// Path of the network namespace while the namespace exists.
     pub netns: PathBuf,
     /// Id of the boot in which the namespace path is valid.
     pub boot_id: String,

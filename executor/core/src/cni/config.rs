@@ -47,7 +47,7 @@ pub enum BadConfig {
     /// The file is not a JSON object.
     #[error("is not a JSON object: {0}")]
     Json(String),
-    /// A field is missing or has the wrong type; holds the field and the error.
+    /// A field is missing or invalid; holds the field and the reason.
     #[error("`{0}` {1}")]
     Field(String, String),
 }

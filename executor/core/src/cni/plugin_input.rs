@@ -41,10 +41,9 @@ impl Verb {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities(pub Map<String, Value>);
 
-/// Name of the capability of publishing ports.
+/// Name of the capability for published ports.
 const PORTS: &str = "portMappings";
-/// Element of CNI_ARGS that is passed in every call of a plugin. It lets plugins ignore arguments that they do not
-/// support.
+/// Element of CNI_ARGS in every plugin call. Allows plugins to ignore arguments that they do not support.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown=1";
 
 /// Returns the value of CNI_ARGS.
@@ -159,7 +158,7 @@ fn declares(plugin: &Plugin, capability: &str) -> bool {
 }
 
 /// Returns the standard input of a plugin: its own configuration, the network's name and version, the requested
-/// capabilities, and a result. For ADD this is the result of the previous plugin, for CHECK and DEL the final result.
+/// capabilities, and a result: for ADD the result of the previous plugin, for CHECK and DEL the final result.
 pub fn stdin(
     network: &CniNetwork,
     plugin: &Plugin,
@@ -198,7 +197,7 @@ pub fn gc_stdin<'a>(
     config.remove("runtimeConfig");
     config.remove("prevResult");
     let valid: Value = valid.map(|(id, interface)| json!({"containerID": id, "ifname": interface})).collect();
-    // Plugins with libcni 1.2.0 read the second key. Without it they would remove every attachment.
+    // Plugins with libcni 1.2.0 read `cni.dev/attachments`, and would remove every attachment without this key.
     config.insert("cni.dev/valid-attachments".into(), valid.clone());
     config.insert("cni.dev/attachments".into(), valid);
     config.into()

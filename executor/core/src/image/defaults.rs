@@ -1,9 +1,9 @@
 //! Extracts process defaults from an image's configuration, and combines them with a request.
 //!
-//! The rules are Docker's: a request without a program runs Entrypoint followed by the request's arguments, or by Cmd
-//! if the request has none; a program in the request replaces both. Variables of the request override the variables of
-//! the image with the same name. An image is untrusted: its values are limited here, and validated together with the
-//! request afterwards.
+//! The rules are the same as in Docker: a request without a program runs Entrypoint followed by the request's
+//! arguments, or by Cmd if the request has no arguments; a program in the request replaces both. Variables of the
+//! request override the variables of the image with the same name. An image is untrusted: this module limits the
+//! image's values, and the caller then validates the merged request.
 
 use std::collections::BTreeMap;
 

@@ -15,7 +15,7 @@ use super::{ImageReference, Repository};
 
 pub use pattern::{BadPattern, RepositoryPattern};
 
-/// Maximum number of patterns of a list.
+/// Maximum number of patterns in a list.
 const PATTERNS_MAX: usize = 1000;
 
 /// Keys of the table `images` that both executord and the launcher read.
@@ -80,7 +80,7 @@ impl ImagePolicy {
         })))
     }
 
-    /// Returns true if the operator has set a policy.
+    /// Returns true if there is an explicit policy.
     pub fn is_set(&self) -> bool {
         self.0.is_some()
     }
@@ -95,13 +95,13 @@ impl ImagePolicy {
         self.0.as_ref().is_none_or(|rules| rules.allow.contains(&RepositoryPattern::any()))
     }
 
-    /// Returns the patterns of repositories that may be fetched from.
+    /// Returns the patterns of repositories that may be fetched from; empty without an explicit policy.
     pub fn patterns(&self) -> &[RepositoryPattern] {
         self.0.as_ref().map_or(&[], |rules| &rules.allow)
     }
 
-    /// Checks by name whether a requested image may run. An image of a repository that may not be fetched from may
-    /// still run if imports are allowed: an imported image can have any name.
+    /// Checks by name whether a requested image may run. If imports are allowed, an image from any repository may run,
+    /// because an imported image can have any name.
     ///
     /// # Errors
     /// Returns the refusal if the image may not run.
@@ -153,7 +153,7 @@ fn verdict(allowed: bool, refused: impl FnOnce() -> (String, &'static str)) -> R
     Err(Forbidden { what, key })
 }
 
-/// Parses a list of patterns of repositories.
+/// Parses a list of repository patterns.
 ///
 /// # Errors
 /// Returns every invalid pattern, or an error if there are too many.

@@ -211,7 +211,7 @@ impl ImageReference {
         }
     }
 
-    /// Returns the path on the executor's disk and the name inside, if the reference has a path.
+    /// Returns the path on the executor's disk and the name in the layout or archive, if the reference has a path.
     pub fn file(&self) -> Option<(&Path, Option<&str>)> {
         match self {
             Self::Registry(..) => None,
@@ -373,7 +373,7 @@ fn is_host(text: &str) -> bool {
     })
 }
 
-/// Returns true for `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`.
+/// Returns true if the text matches `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`.
 pub(super) fn is_component(text: &str) -> bool {
     let bytes = text.as_bytes();
     let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -1,6 +1,6 @@
 //! Tests the lifecycle with a model of the daemon, the launcher and one shim. Each process can crash at any step, and
-//! daemon and launcher can be restarted. The state in the kernel, on disk and in the ledger survives. States change by
-//! the real [`advance`].
+//! daemon and launcher can be restarted. The state in the kernel, on disk and in the ledger survives. State transitions
+//! use the real [`advance`].
 //!
 //! The input is random sequences of steps, crashes and restarts. Each sequence must reach the same final state, and no
 //! step may report completion before the wipe.
@@ -50,7 +50,7 @@ struct World {
     record: State,
     /// True if the exit record is on disk.
     exit_record: bool,
-    /// True while the run directory exists; removed last.
+    /// True while the run directory exists. The run directory is removed last.
     run_dir: bool,
     process: bool,
     /// True if the record states that the process was started.
@@ -62,7 +62,7 @@ struct World {
 }
 
 impl World {
-    /// Starts with an accepted container and a forked shim.
+    /// Creates a world with an accepted container and a forked shim.
     fn new() -> Self {
         Self {
             shim: true,

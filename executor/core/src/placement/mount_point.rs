@@ -10,8 +10,8 @@ use crate::plan::Layout;
 /// Directory in the container with the generations of its secret files. The directory is in /dev, which is new in every
 /// container and cannot contain files of a request.
 pub const GENERATIONS_DIR: &str = "/dev/executor-files";
-/// Directory in the container for the mounts with the secrets of steps in a tree of actions, and with a kept
-/// environment. An empty directory is mounted on top and hides the secrets.
+/// Directory in the container for the mounts that hold the secrets of steps in an action tree, or a kept environment.
+/// An empty directory is mounted on top and hides the secrets.
 pub const STEPS_DIR: &str = "/dev/executor-steps";
 /// Link to the current generation, in the directory of a mount point's generations.
 pub const IN_FORCE: &str = "..data";

@@ -23,7 +23,8 @@ impl VolumeSize {
 
 /// Returns the size for all contents twice (an old and a new generation during a rotation; or the current and the
 /// original content of writable files), plus a reserve. The size is counted in pages: 90,000 files of one byte are
-/// within a byte limit of 1 MB, but need 355 MiB. The links to a generation need as many directories as the generation.
+/// within a byte limit of 1 MB, but need 352 MiB for each copy. The links to a generation need as many directories as
+/// the generation.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
     // A long link target needs a page. Each file may have one long link, and a second one while the link is replaced.
@@ -51,7 +52,7 @@ pub fn steps_size(
     size
 }
 
-/// Returns the size of one generation: pages, files and directories, without the links to it.
+/// Returns the size of one generation: pages, files and directories, without the links to the generation.
 pub fn content_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let pages: u64 = files.iter().map(|file| file.size.div_ceil(page).max(1)).sum();
     let directories: u64 = files.iter().map(|file| file.path.components().count() as u64).sum();

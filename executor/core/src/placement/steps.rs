@@ -17,7 +17,7 @@ pub struct StepMount {
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Returns the mount points that one process of a tree of actions needs for its own files. `own` holds the container's
+/// Returns the mount points that one process of an action tree needs for its own files. `own` holds the container's
 /// files. `beside` holds the mount points computed for the list of the container's files followed by the process's
 /// files. Mount points without a file of the process are dropped. A mount that would hide files of the container gets
 /// links to those files.

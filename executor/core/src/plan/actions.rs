@@ -1,8 +1,8 @@
 //! Defines the actions of a container as a tree, as in BBS (models.Action).
 //!
 //! The leaves are processes and transfers of the plan, by index. The inner nodes determine the order in which the
-//! leaves run, and how a failure affects the other leaves. A container with a single run action has no tree if it has
-//! no restart policy.
+//! leaves run, and the effect of a failure on other leaves. A container with a single run action and no restart policy
+//! has no tree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub const SETUP: &str = "setup";
 /// Actions of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actions {
-    /// Action that runs before `action`. If it fails, the container exits.
+    /// Action that runs before `action`. If this action fails, the container exits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<Action>,
     /// Main action of the container.
@@ -61,7 +61,7 @@ pub enum Action {
     Codependent(Vec<Action>),
     /// Runs an action, and succeeds even if the action fails.
     Try(Box<Action>),
-    /// Runs an action. If the action is still running after a time, cancels the action and fails.
+    /// Runs an action. If the action exceeds its time limit, cancels the action and fails.
     Timeout {
         /// Action with the time limit.
         action: Box<Action>,
@@ -91,7 +91,7 @@ pub struct Messages {
 }
 
 impl Action {
-    /// Returns the name of the action's kind, as in the interface.
+    /// Returns the name of the action's kind in the API.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Run(_) => "run",

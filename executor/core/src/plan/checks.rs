@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Default time limit of a check (Diego's).
+/// Default time limit of a check, as in Diego.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
-/// Default interval of a check that passes (Diego's).
+/// Default interval of a check that passes, as in Diego.
 pub const INTERVAL_HEALTHY: Duration = Duration::from_secs(30);
-/// Default interval of a check that does not pass (Diego's).
+/// Default interval of a check that does not pass, as in Diego.
 pub const INTERVAL_UNHEALTHY: Duration = Duration::from_secs(2);
-/// Default time in which a container must become healthy (Cloud Foundry's).
+/// Default time in which a container must become healthy, as in Cloud Foundry.
 pub const START_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 /// Default number of successes after which a check passes.
 pub const HEALTHY_DEFAULT: u32 = 1;
@@ -53,7 +53,7 @@ pub enum MonitorForm {
 pub struct Check {
     /// Kind of check, with its settings.
     pub probe: Probe,
-    /// Time between checks; 0 if it depends on the last result.
+    /// Time between checks; 0 if the time depends on the last result.
     pub interval: Duration,
     /// Time limit of one check.
     pub timeout: Duration,

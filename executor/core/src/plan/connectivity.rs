@@ -85,7 +85,7 @@ pub struct Connectivity {
     pub ports: Vec<PublishedPort>,
     /// True if the container may open connections to destinations outside of its network.
     pub egress: bool,
-    /// Destinations outside of the container's network to which it may open connections; every destination if empty.
+    /// Destinations outside of its network to which the container may open connections; every destination if empty.
     pub egress_rules: Vec<EgressRule>,
     /// Host name; derived from the container's id if empty.
     pub hostname: String,
@@ -98,8 +98,7 @@ pub struct Connectivity {
     pub dns_searches: Vec<String>,
     /// Options of the resolver, as in resolv.conf(5).
     pub dns_options: Vec<String>,
-    /// True if executord answers queries for names on the gateways of the container's network, if this is a built-in
-    /// network.
+    /// True if executord answers DNS queries on the gateways of the container's built-in network.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub name_server: bool,
     /// Path of the network namespace to join; empty for another kind of network.

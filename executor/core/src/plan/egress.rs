@@ -23,7 +23,7 @@ pub enum EgressProtocol {
 }
 
 impl EgressProtocol {
-    /// Returns the name as in messages.
+    /// Returns the protocol's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -92,7 +92,7 @@ fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// Returns the address length of this family, in bits.
+/// Returns the length of the address in bits.
 fn width(ip: IpAddr) -> u32 {
     if ip.is_ipv4() { 32 } else { 128 }
 }

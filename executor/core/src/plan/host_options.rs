@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Directory of the host's devices.
 pub const DEV: &str = "/dev";
-/// Prefix of the name of a container's cgroup below a parent cgroup that the request names.
+/// Name prefix of a container's cgroup below a parent cgroup from the request.
 pub const GIVEN_CGROUP: &str = "executor-";
 
 /// CPUs, devices and attributes of the processes of a container.
@@ -29,7 +29,7 @@ pub struct HostOptions {
     pub apparmor_profile: String,
     /// Devices, in the order of the request.
     pub devices: Vec<Device>,
-    /// Absolute path of the cgroup below which the container's cgroup is created; the launcher's own if empty.
+    /// Absolute path of the parent of the container's cgroup; the launcher's configured parent if empty.
     pub cgroup_parent: PathBuf,
     /// Bytes of huge pages by page size in the kernel's format: `2MB`.
     pub hugepage_bytes: BTreeMap<String, u64>,
@@ -87,7 +87,7 @@ impl Device {
         self.name.contains('=')
     }
 
-    /// Returns true for all devices of the host, at their own paths.
+    /// Returns true if this entry requests all devices of the host, at their own paths.
     pub fn is_whole_dev(&self) -> bool {
         self.host_path.as_deref() == Some(Path::new(DEV)) && [Path::new(""), Path::new(DEV)].contains(&&*self.path)
     }
@@ -97,7 +97,7 @@ impl Device {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostDevice {
-    /// Name that requests use.
+    /// Name of the device in requests.
     pub name: String,
     /// Device node on the host.
     pub path: PathBuf,
@@ -113,11 +113,11 @@ fn reading_and_writing() -> String {
 /// Permissions on a device, as in the kernel's device cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePermissions {
-    /// `r`: open for reading.
+    /// True if the device can be opened for reading (`r`).
     pub read: bool,
-    /// `w`: open for writing.
+    /// True if the device can be opened for writing (`w`).
     pub write: bool,
-    /// `m`: create device nodes (mknod).
+    /// True if nodes of the device can be created (`m`, mknod).
     pub create: bool,
 }
 

@@ -76,7 +76,7 @@ pub struct Isolation {
     pub host_ipc: bool,
     /// Member of the same pod whose PID namespace the container joins.
     pub pid_of: Option<ContainerId>,
-    /// Range of ids that the request names; unset for a range of the pool.
+    /// Range of ids that the request names; unset for a range from the pool.
     pub id_map: Option<IdMapping>,
 }
 

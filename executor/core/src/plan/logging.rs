@@ -1,4 +1,4 @@
-//! Defines the settings of a container's log: rate limits, tags, and a file of the host.
+//! Defines the settings of a container's log: rate limits, tags, and a host file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,6 +30,6 @@ pub struct Logging {
     pub limits: LogLimits,
     /// Tags of the log for log forwarders.
     pub tags: BTreeMap<String, String>,
-    /// Absolute path of a file of the host that receives the output, too; none if empty.
+    /// Absolute path of a host file that also receives the output; none if empty.
     pub file: PathBuf,
 }

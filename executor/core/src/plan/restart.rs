@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Default delay before the second consecutive restart (the kubelet's).
+/// Default delay before the second consecutive restart, as in the kubelet.
 pub const RESTART_DELAY_MIN_DEFAULT: Duration = Duration::from_secs(10);
-/// Default maximum delay (the kubelet's).
+/// Default maximum delay, as in the kubelet.
 pub const RESTART_DELAY_MAX_DEFAULT: Duration = Duration::from_secs(300);
 
 /// Condition for restarting the action.
@@ -39,7 +39,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Returns how long a run must last to reset the back-off, as in the kubelet.
+    /// Returns the minimum duration of a run that resets the back-off, as in the kubelet.
     pub fn reset_after(&self) -> Duration {
         self.delay_max * 2
     }

@@ -29,7 +29,7 @@ pub struct Tmpfs {
     pub uid: u32,
     /// Group of the root directory, as an id in the container.
     pub gid: u32,
-    /// True if programs on it can be executed.
+    /// True if programs on the tmpfs can be executed.
     pub exec: bool,
 }
 

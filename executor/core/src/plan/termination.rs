@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Default path of the file for the termination message.
 pub const TERMINATION_PATH_DEFAULT: &str = "/dev/termination-log";
-/// Prefix that a file directly below /dev must have.
+/// Required path prefix of a message file directly below /dev.
 pub const TERMINATION_DEV_PREFIX: &str = "/dev/termination-";
 /// Default maximum size of a message, in bytes.
 pub const TERMINATION_BYTES_DEFAULT: u32 = 4096;

@@ -18,7 +18,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns the name of the transfer's action, as in the interface.
+    /// Returns the name of the transfer's action in the API.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Download => "download",
@@ -59,7 +59,7 @@ impl ChecksumAlgorithm {
     /// Every algorithm.
     pub const ALL: [Self; 3] = [Self::Md5, Self::Sha1, Self::Sha256];
 
-    /// Returns the name, as in the interface.
+    /// Returns the algorithm's name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Md5 => "md5",
@@ -105,7 +105,7 @@ pub struct PlannedTransfer {
     /// Expected checksum of a download, if the request has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<Checksum>,
-    /// Key of a download in the artifact cache; empty if it is not cached.
+    /// Key of a download in the artifact cache; empty if the download is not cached.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cache_key: String,
 }

@@ -20,7 +20,7 @@ pub struct Volume {
     pub source: VolumeSource,
     /// Mounted directory of the volume, relative to its root; empty for the whole volume.
     pub sub_path: PathBuf,
-    /// True if the container cannot write to it.
+    /// True if the container cannot write to the volume.
     pub read_only: bool,
 }
 
@@ -40,7 +40,7 @@ pub enum VolumeSource {
     HostPath(HostPath),
 }
 
-/// A path of the host, and how it is mounted.
+/// A path of the host with its mount options.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPath {
     /// Absolute path on the host.
@@ -49,7 +49,7 @@ pub struct HostPath {
     pub propagation: Propagation,
     /// True if the mounts below the path are included.
     pub recursive: bool,
-    /// True if the included mounts are read-only, too.
+    /// True if the included mounts are also read-only.
     pub recursive_read_only: bool,
     /// True if set-user-id bits are honoured.
     pub suid: bool,
@@ -68,7 +68,7 @@ pub enum Propagation {
     Private,
     /// Mounts of the host appear in the container.
     HostToContainer,
-    /// Mounts of the container appear on the host, too.
+    /// Mounts of the container also appear on the host.
     Bidirectional,
 }
 
@@ -113,24 +113,24 @@ pub struct VolumeImage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostVolume {
-    /// Name that requests use.
+    /// Name of the volume in requests.
     pub name: String,
     /// Directory on the host.
     pub path: PathBuf,
-    /// True if no container can write to it.
+    /// True if containers cannot write to the directory.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// Directory of the host below which containers may mount any path, or a file that they may mount: an entry of
-/// `policy.host_paths`. In a file, an entry is a table or the path alone.
+/// Host directory below which containers may mount any path, or host file that containers may mount: an entry of
+/// `policy.host_paths`. In the configuration file, an entry is a table or only the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostPathRule {
     /// Directory on the host.
     pub path: PathBuf,
-    /// True if no container can write below it.
+    /// True if containers cannot write to the path or below.
     pub read_only: bool,
-    /// Most permissive propagation of a request.
+    /// Most permissive propagation that a request can set.
     pub propagation: Propagation,
     /// True if a request may use set-user-id programs. Users of the host may then be able to execute set-user-id
     /// programs that a container leaves behind.
@@ -198,8 +198,8 @@ impl Volume {
         }
     }
 
-    /// Returns true if the volume is mounted after the container's own /dev, in its mount namespace. The mounts of a
-    /// new mount namespace would not propagate to the host.
+    /// Returns true if the volume is mounted after the container's own /dev, into the existing mount namespace. A new
+    /// mount namespace would get copies of the mounts, which do not propagate to the host.
     pub fn is_mounted_late(&self) -> bool {
         self.path.starts_with("/dev") || self.propagation() == Propagation::Bidirectional
     }
@@ -240,7 +240,7 @@ impl Plan {
         !self.volumes.is_empty() || self.host_options.cdi_devices().next().is_some()
     }
 
-    /// Returns manifest digest and layers of each image of the container: of its root and of its volumes.
+    /// Returns the manifest digest and the layers of each image of the container: of its root and of its volumes.
     pub fn images(&self) -> impl Iterator<Item = (&str, &[String])> {
         let root = match &self.rootfs {
             Rootfs::Image(image) => Some((&*image.digest, &*image.layers)),

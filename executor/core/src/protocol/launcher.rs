@@ -142,14 +142,14 @@ pub struct UnpackLayer {
     /// limit always applies.
     #[prost(uint64, tag = "3")]
     pub bytes_max: u64,
-    /// Layers below this one in its image, bottom first: the 32 bytes of each diffID.
+    /// Layers below this layer in its image, bottom first: the 32 bytes of each diffID.
     #[prost(bytes = "vec", repeated, tag = "4")]
     pub parents: Vec<Vec<u8>>,
 }
 
 /// Removes a layer, and replies when its disk space is free. Refused with
-/// [`Reason::Busy`](crate::protocol::reply::Reason::Busy) while a container that is not completed uses it, and with
-/// [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound) if it does not exist.
+/// [`Reason::Busy`](crate::protocol::reply::Reason::Busy) while a container that is not completed uses the layer, and
+/// with [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound) if the layer does not exist.
 #[derive(Clone, PartialEq, Message)]
 pub struct RemoveLayer {
     /// diffID of the layer, `sha256:HEX`.
@@ -175,7 +175,7 @@ pub struct LayersMeasured {
 /// Reply of the launcher to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct LauncherReply {
-    /// Sequence number of the request.
+    /// Sequence number of the request; 0 for an unsolicited message.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Response; `None` if a newer peer sent a response that is unknown here.
@@ -244,7 +244,7 @@ pub struct Welcome {
     /// Digests of the launcher's configuration in force. `None` if the launcher is older than this field.
     #[prost(message, optional, tag = "5")]
     pub configuration: Option<ConfigurationDigests>,
-    /// Reason why the launcher did not load the current content of its configuration file; empty if it did.
+    /// Reason why the launcher did not load its current configuration file; empty if the file is loaded.
     #[prost(string, tag = "6")]
     pub stale: String,
     /// Process id of the launcher.
@@ -260,7 +260,7 @@ pub struct ConfigurationDigests {
     pub sections: SectionDigests,
 }
 
-/// Counts of a launcher's warm pool, since it started.
+/// Counts of a launcher's warm pool since the start of the launcher.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct WarmPool {
     /// Target number of warm containers: as configured, or fewer if ids are scarce.

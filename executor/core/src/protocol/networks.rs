@@ -11,8 +11,8 @@ use prost::{Enumeration, Message};
 pub const NETWORK_NAMES_MAX: usize = 50;
 /// Maximum number of CNI networks in a list.
 pub const CNI_NETWORKS_MAX: usize = 500;
-/// Maximum size of the containers in a list, in bytes. Further containers are only counted, because clients reject
-/// messages of more than 4 MiB.
+/// Maximum total size of the containers' entries in a list, in bytes. Further containers are only counted, because
+/// clients reject messages of more than 4 MiB.
 pub const LISTED_CONTAINERS_BYTES: usize = 2 << 20;
 /// Maximum number of warnings in a list, and for each network.
 pub const NETWORK_WARNINGS_MAX: usize = 50;
@@ -48,7 +48,7 @@ pub struct CheckNetwork {
     pub name: String,
 }
 
-/// Response to [`CheckNetwork`]; a memory file with a [`NetworkChecks`] accompanies it.
+/// Reply to [`CheckNetwork`]. A memory file with a [`NetworkChecks`] accompanies the reply.
 #[derive(Clone, PartialEq, Message)]
 pub struct NetworkChecked {}
 
@@ -58,7 +58,7 @@ pub struct NetworkChecks {
     /// One result for each container, ordered by id, at most [`CHECKS_MAX`].
     #[prost(message, repeated, tag = "1")]
     pub checks: Vec<AttachmentCheck>,
-    /// Number of containers that were not checked, because there were too many or there was no time.
+    /// Number of containers that were not checked, because of [`CHECKS_MAX`] or the time limit.
     #[prost(uint32, tag = "2")]
     pub unchecked: u32,
 }
@@ -100,8 +100,8 @@ pub struct OpenNameSockets {
     pub network: String,
 }
 
-/// Response to [`OpenNameSockets`]. The sockets accompany it: for each gateway of the network, in order, one UDP socket
-/// and one listening TCP socket. The launcher keeps no copy.
+/// Reply to [`OpenNameSockets`]. The sockets accompany the reply: for each gateway of the network, in order, one UDP
+/// socket and one listening TCP socket. The launcher keeps no copy.
 #[derive(Clone, PartialEq, Message)]
 pub struct NameSockets {}
 
@@ -119,7 +119,7 @@ pub struct NetworkList {
 /// A network that containers can use.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListedNetwork {
-    /// Name that requests use.
+    /// Name of the network in requests.
     #[prost(string, tag = "1")]
     pub name: String,
     /// Data of a built-in network; `None` for a CNI network.
@@ -163,7 +163,7 @@ pub struct ListedBridge {
     /// Number of addresses in each pool that containers can use.
     #[prost(uint32, tag = "6")]
     pub addresses: u32,
-    /// Number of these addresses that are leased.
+    /// Number of leased addresses.
     #[prost(uint32, tag = "7")]
     pub leased: u32,
 }

@@ -17,7 +17,7 @@ pub struct Refused {
     /// Message with the causes, on one line.
     #[prost(string, tag = "2")]
     pub message: String,
-    /// Violations, if fields of the request are invalid. As many as fit a packet.
+    /// Violations in fields of the request, as many as fit a packet.
     #[prost(message, repeated, tag = "3")]
     pub violations: Vec<FieldViolation>,
 }
@@ -25,7 +25,7 @@ pub struct Refused {
 /// Violation in a field of a request.
 #[derive(Clone, PartialEq, Message)]
 pub struct FieldViolation {
-    /// Path of the field, as in the public interface.
+    /// Path of the field, as in the public API.
     #[prost(string, tag = "1")]
     pub field: String,
     /// Description of the violation.
@@ -40,11 +40,11 @@ pub struct FieldViolation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Reason {
-    /// The executor or the host failed, not because of the request.
+    /// The executor or the host failed, independently of the request.
     Internal = 0,
     /// The request is invalid.
     Invalid = 1,
-    /// The host does not satisfy the request: a rootfs, a user, a path.
+    /// The host lacks a requirement of the request, such as a rootfs, a user or a path.
     Precondition = 2,
     /// A resource such as disk or memory is exhausted.
     Exhausted = 3,
@@ -54,7 +54,7 @@ pub enum Reason {
     Exists = 5,
     /// The request is based on an outdated state. The client can repeat it with the current state.
     Stale = 6,
-    /// Busy; the same request may succeed soon.
+    /// The object is busy; the same request may succeed soon.
     Busy = 7,
     /// The caller is not allowed to make the request.
     Denied = 8,
@@ -75,7 +75,7 @@ impl Refused {
             size += violation.field.len() + violation.description.len() + 48;
             size < MOST
         });
-        // A violation without its own reason gets the general reason of the refusal: unsuitable or insufficient.
+        // A violation without its own reason gets the general reason of the refusal.
         let general = match reason {
             Reason::Precondition => ViolationReason::Unsuitable,
             Reason::Exhausted => ViolationReason::Insufficient,

@@ -123,7 +123,7 @@ pub struct LimitWorker {
 /// Requests the counters of the container.
 #[derive(Clone, PartialEq, Message)]
 pub struct ReadUsage {
-    /// True for the counters of the log only, for which the shim reads no files of the kernel.
+    /// True if only the counters of the log are requested. The shim then reads no kernel files.
     #[prost(bool, tag = "1")]
     pub log_only: bool,
 }
@@ -310,7 +310,7 @@ pub struct ShimReport {
 
 /// Contents of a shim's report.
 #[derive(Clone, PartialEq, Oneof)]
-#[allow(clippy::large_enum_variant)] // one at a time, on its way
+#[allow(clippy::large_enum_variant)] // values are short-lived
 pub enum ShimNews {
     /// The container is now in this state; its record on disk has the details. Sent when the daemon connects, and at
     /// each change.

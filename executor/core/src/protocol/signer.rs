@@ -1,7 +1,8 @@
 //! Defines the messages between the daemon and the process that holds the CA's key, over a separate connection.
 //!
-//! The signer first reports whether it can sign: [`SignerReady`] or a refusal. Then it replies to each [`SignRequest`],
-//! one after the other. No message contains a private key: the signer receives public keys and returns certificates.
+//! The signer first reports whether it can sign: [`SignerReady`] or a refusal. Then the signer replies to each
+//! [`SignRequest`], one after the other. No message contains a private key: the signer receives public keys and returns
+//! certificates.
 
 use prost::{Message, Oneof};
 
@@ -56,7 +57,7 @@ pub struct SignerReply {
 /// Contents of the signer's replies.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum SignerAnswer {
-    /// The signer can sign. This is its first message.
+    /// The signer can sign. This is the signer's first message.
     #[prost(message, tag = "1")]
     Ready(SignerReady),
     /// The signed certificate.
@@ -90,7 +91,7 @@ pub struct Signed {
     /// Serial number of the certificate, big-endian.
     #[prost(bytes = "vec", tag = "2")]
     pub serial: Vec<u8>,
-    /// Start of validity, in seconds since the epoch: a little before the current time.
+    /// Start of validity, in seconds since the epoch: shortly before the current time.
     #[prost(uint64, tag = "3")]
     pub not_before: u64,
     /// Expiry, in seconds since the epoch.

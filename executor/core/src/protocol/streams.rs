@@ -2,8 +2,8 @@
 //! are attached to the container's own process.
 //!
 //! The arguments of an executed process are in a memory file, and its input and output pass over separate descriptors
-//! to the daemon: no message contains them. A packet of an attached client begins with one of the marks below, followed
-//! by bytes.
+//! to the daemon, so no message contains these data. A packet of an attached client begins with one of the marks below,
+//! followed by bytes.
 
 use prost::{Message, Oneof};
 
@@ -36,7 +36,7 @@ pub struct Exec {
     /// Columns of the terminal.
     #[prost(uint32, tag = "5")]
     pub columns: u32,
-    /// True if standard input is a pipe; otherwise it is empty.
+    /// True if standard input is a pipe; otherwise standard input is empty.
     #[prost(bool, tag = "6")]
     pub stdin: bool,
     /// Time of the container's acceptance, as in its launch, because another container may have the id by now.
@@ -48,7 +48,7 @@ pub struct Exec {
     /// Milliseconds after which the process and its descendants are killed; 0 for no limit.
     #[prost(uint64, tag = "460")]
     pub timeout_ms: u64,
-    /// True if descendants of the process outlive it when it exits by itself.
+    /// True if descendants keep running after the process exits by itself.
     #[prost(bool, tag = "461")]
     pub leave_processes: bool,
 }
@@ -81,8 +81,8 @@ pub struct Archive {
 pub enum ArchiveWork {
     /// No direction, which is invalid.
     Nothing = 0,
-    /// Copies files out of the container. The output has the length of an [`ArchiveStat`] (32 bits, little endian), the
-    /// [`ArchiveStat`], and the archive.
+    /// Copies files out of the container. The output consists of the length of an [`ArchiveStat`] (32 bits, little
+    /// endian), the [`ArchiveStat`], and the archive.
     Get = 1,
     /// Copies files into the container. An [`ArchiveDone`] follows after everything is unpacked.
     Put = 2,
@@ -141,8 +141,8 @@ pub enum ExecNews {
     /// The program could not be executed.
     #[prost(message, tag = "2")]
     NotExecuted(NotExecuted),
-    /// The process runs. The executor's ends of its input and output accompany this message: its terminal, or its
-    /// standard output, standard error and, if it has one, standard input.
+    /// The process runs. The executor's ends of the input and output accompany this message: the terminal, or standard
+    /// output, standard error and, if there is one, standard input.
     #[prost(message, tag = "3")]
     Started(Started),
     /// Exit code, if the process exited.
@@ -181,7 +181,7 @@ pub struct Attach {
     /// True if the client sends input; only one client at a time can send input.
     #[prost(bool, tag = "1")]
     pub input: bool,
-    /// True to disconnect another client that sends input.
+    /// True if another client that sends input is disconnected.
     #[prost(bool, tag = "2")]
     pub take_over: bool,
     /// True if the client wants no output.
@@ -218,7 +218,7 @@ pub enum FromShim {
 }
 
 impl FromShim {
-    /// Parses a mark from the shim; `None` if it is unknown.
+    /// Parses a mark from the shim; `None` if the mark is unknown.
     pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Stdout, Self::Stderr, Self::Ended, Self::TakenOver, Self::Position]
             .into_iter()
@@ -253,7 +253,7 @@ pub enum ToShim {
 }
 
 impl ToShim {
-    /// Parses a mark to the shim; `None` if it is unknown.
+    /// Parses a mark to the shim; `None` if the mark is unknown.
     pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Input, Self::EndOfInput, Self::Window, Self::Leave].into_iter().find(|it| *it as u8 == mark)
     }

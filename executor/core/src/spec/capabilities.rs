@@ -32,15 +32,15 @@ pub struct CapabilitySets {
     /// capabilities at execve.
     pub ambient: bool,
     /// True if programs may gain privileges. The process then has CAP_SYS_ADMIN until its filter is installed: without
-    /// no_new_privs, the kernel requires it.
+    /// no_new_privs, the kernel requires this capability.
     pub new_privileges: bool,
 }
 
-/// Capability for installing a filter without no_new_privs.
+/// Capability to install a seccomp filter without no_new_privs.
 pub const INSTALLS_FILTERS: &str = "CAP_SYS_ADMIN";
 
 impl CapabilitySets {
-    /// Returns sets with these capabilities, none of them ambient, for a process that can gain no others.
+    /// Returns sets with these capabilities, none ambient, for a process that can gain no other capabilities.
     pub fn new(names: BTreeSet<&'static str>) -> Self {
         Self { bounding: names.clone(), names, ambient: false, new_privileges: false }
     }
@@ -53,7 +53,8 @@ impl CapabilitySets {
 }
 
 /// Returns the capabilities of a process of this user: the default set, without the dropped capabilities, with the
-/// added capabilities. The default set is empty for users other than root, and contains all capabilities if privileged.
+/// added capabilities. The default set is empty for users other than root, and contains all capabilities for root of a
+/// privileged container.
 pub fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     let is = |list: &[String], name: &str| list.iter().any(|one| one == "ALL" || one == name);
     let of_user = |uid: u32| -> BTreeSet<&'static str> {

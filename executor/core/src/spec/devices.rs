@@ -1,4 +1,4 @@
-//! Defines how a host device appears in a container.
+//! Defines the nodes of host devices in a container.
 
 use std::path::PathBuf;
 
@@ -17,8 +17,8 @@ pub struct DeviceNode {
     pub minor: u32,
     /// Permissions of the container on the device.
     pub permissions: DevicePermissions,
-    /// Owner and permission bits. If unset, the host's root owns the node, and every process of the container can open
-    /// it.
+    /// Owner and permission bits. If unset, the host's root owns the node, and all container processes can open the
+    /// node.
     pub access: Option<NodeAccess>,
     /// True if the node is created in the container's /dev itself, where a privileged process can change it. Otherwise
     /// the node is a mount.

@@ -77,7 +77,7 @@ pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
         .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()]) // the same in every container
         .cwd("/")
         .capabilities(capabilities::sets(&everything)?)
-        .rlimits(Vec::new()) // the container sets its own later; a lowered hard limit could not be raised again
+        .rlimits(Vec::new()) // limits are applied later; a lowered hard limit could not be raised again
         .no_new_privileges(true)
         .build()?;
     let mut spec = SpecBuilder::default()

@@ -25,7 +25,7 @@ pub(super) enum Why {
     /// A message that the errors of parent actions do not repeat.
     Plain(String),
     Cancelled,
-    /// Cancelled, and killed after the grace period.
+    /// The process was cancelled, and killed after the grace period.
     GraceExceeded,
     Several(Vec<StepError>),
 }

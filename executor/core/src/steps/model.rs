@@ -20,8 +20,7 @@ impl Random {
     }
 }
 
-/// Behaviour of a process: how long it runs, its exit code, how long it needs to exit after a stop signal, and whether
-/// it can be started.
+/// Behaviour of a process: run time, exit code, time to exit after a stop signal, and ability to start.
 #[derive(Clone, Copy, Debug)]
 struct Behaviour {
     lasts: u64,
@@ -30,7 +29,7 @@ struct Behaviour {
     starts: bool,
 }
 
-/// Generates a tree until its budget of actions is used up.
+/// Generates a random tree within a budget of actions.
 fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> Action {
     *budget = budget.saturating_sub(1);
     let leaf = *budget == 0 || depth == 8;
@@ -44,7 +43,7 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
         5 => Action::Codependent(many(random, budget)),
         6 => Action::Try(Box::new(grow(random, budget, depth + 1, runs))),
         7 => {
-            // Timeouts are odd, times of processes are even, so no two events coincide.
+            // Timeouts are odd, times of processes are even, so a timeout never coincides with the end of a process.
             let after = Duration::from_millis(2 * random.below(3000) + 1);
             Action::Timeout { action: Box::new(grow(random, budget, depth + 1, runs)), after }
         }
@@ -227,8 +226,7 @@ impl Pauses {
         self.row += 1;
         let pause =
             if self.row == 1 { 0 } else { (millis(policy.delay_min) << (self.row - 2)).min(millis(policy.delay_max)) };
-        // Pacer: between any earlier restart and this restart, inclusive, at most the burst plus one restart per
-        // period.
+        // From any earlier restart to this restart, the pacer permits at most the burst plus one restart per period.
         let bound = |(since, begun): (usize, &u64)| {
             let beyond = (self.restarts.len() - since + 1).saturating_sub(BURST as usize);
             begun + beyond as u64 * millis(PERIOD)
@@ -245,7 +243,7 @@ fn at(millis: u64) -> Timestamp {
     Timestamp(millis * 1_000_000)
 }
 
-/// An event that is due at a time.
+/// A scheduled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DueEvent {
     Cancel,
@@ -253,7 +251,7 @@ enum DueEvent {
     Ended(usize),
 }
 
-/// Executes the steps on a simulated clock. Returns the times at which each process ran.
+/// Executes the steps on a simulated clock. Returns the start and the end of each process.
 fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> Runs {
     let mut ran = Runs::new();
     let mut agenda: BTreeMap<(u64, DueEvent), ()> = cancel.map(|at| ((at, DueEvent::Cancel), ())).into_iter().collect();

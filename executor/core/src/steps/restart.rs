@@ -82,9 +82,9 @@ impl Restarts {
 pub enum RestartOutcome {
     /// The run is being stopped, and another run follows.
     Follows(Vec<StepOrder>),
-    /// The action is stopping or has already completed.
+    /// The current run is already stopping, or no run is in progress.
     IsEnding,
-    /// There is no restart policy, or it permits no further run.
+    /// There is no restart policy, the policy permits no further run, or the action is cancelled.
     NotPermitted,
 }
 

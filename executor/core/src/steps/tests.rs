@@ -285,7 +285,7 @@ fn clock_jumps_change_no_pause() {
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
     steps.start(at(20 * HOUR));
     let mut uptime = 0;
-    // Duration of each run in seconds, the date after it, and the expected delay.
+    // Duration of each run in seconds, the date after the run, and the expected delay.
     for (ran, date, expected) in [(1, 26 * HOUR, 0), (1, 14 * HOUR, 10), (1, 20 * HOUR, 20), (700, 8 * HOUR, 0)] {
         uptime += ran;
         steps.set_uptime(Duration::from_secs(uptime));

@@ -11,13 +11,15 @@ use super::{FieldFault, Policy, Report, shorten};
 use crate::limits::{CGROUP_DEPTH_MAX, CGROUP_PARENT_MAX, SIZE_MAX};
 use crate::plan::{GIVEN_CGROUP, HostOptions};
 
-/// Maximum number of the operator's parents, and of files.
+/// Maximum number of parents, and of files, in the operator's lists.
 const LIST_MAX: usize = 1000;
-/// Maximum number of page sizes.
+/// Maximum number of page sizes in a request.
 const PAGE_SIZES_MAX: usize = 16;
-/// Maximum number of files in a request, and maximum length of a name and a value, in bytes.
+/// Maximum number of cgroup files in a request.
 const FILES_MAX: usize = 32;
+/// Maximum length of the name of a cgroup file, in bytes.
 const FILE_MAX: usize = 64;
+/// Maximum length of the value of a cgroup file, in bytes.
 const VALUE_MAX: usize = 256;
 /// Maximum number of the operator's entries that a message lists.
 const NAMES_SHOWN: usize = 20;
@@ -161,8 +163,7 @@ fn listed<'a>(entries: impl Iterator<Item = &'a str>) -> String {
 /// Checks the operator's list of parents. `own` is the launcher's own parent of cgroups, relative to each hierarchy.
 ///
 /// # Errors
-/// Returns the first entry with the reason, if an entry is invalid, or contains the launcher's own parent or is below
-/// it.
+/// Returns the first invalid entry with the reason, if an entry is invalid or overlaps the launcher's own parent.
 pub fn check_cgroup_parents(parents: &[PathBuf], own: &str) -> Result<(), String> {
     if parents.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX} are allowed", parents.len()));
@@ -231,7 +232,7 @@ mod tests {
         assert!(below(&format!("/kubepods/{}", "a".repeat(CGROUP_PARENT_MAX)), &policy()).is_err());
     }
 
-    /// CRI rule C29: cgroup v2 files come from the operator's list, and never those that the executor sets.
+    /// CRI rule C29: cgroup v2 files come from the operator's list, and are never files that the executor sets.
     #[test]
     fn unified_files_outside_policy_fail() {
         let set = |file: &str, value: &str, policy: &Policy| {

@@ -24,7 +24,7 @@ const EXEC_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Minimum time limit of one check.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-/// Maximum threshold.
+/// Maximum number of consecutive results in a threshold.
 const THRESHOLD_MAX: u32 = 100;
 /// Maximum length of an HTTP request path, in bytes.
 const HTTP_PATH_MAX: usize = 1024;
@@ -37,7 +37,7 @@ const HEADER_VALUE_MAX: usize = 512;
 /// Maximum number of a program's arguments.
 const ARGS_MAX: usize = 64;
 /// Maximum total size of a program's path, directory, user and arguments, in bytes. Every record of the container
-/// contains them.
+/// contains these strings.
 const EXEC_BYTES_MAX: usize = 8 << 10;
 /// Headers that control the connection, which are reserved for the executor.
 const CONNECTION_HEADERS: [&str; 10] = [
@@ -53,7 +53,7 @@ const CONNECTION_HEADERS: [&str; 10] = [
     "upgrade",
 ];
 
-/// Validates the requested checks, and fills in defaults. `None` if there are no checks.
+/// Validates the requested checks, and fills in defaults. Returns `None` if there are no checks.
 pub(super) fn check(checks: &Checks, policy: &Policy, report: &mut Report) -> Option<Checks> {
     let start_timeout = or(checks.start_timeout, START_TIMEOUT_DEFAULT);
     let starts = !checks.startup.is_empty() || !checks.liveness.is_empty();
@@ -86,7 +86,7 @@ pub(super) fn check(checks: &Checks, policy: &Policy, report: &mut Report) -> Op
     any.then_some(Checks { startup, liveness, readiness, start_timeout, monitor: checks.monitor })
 }
 
-/// Checks that programs request the environment of the container's process only if it is kept.
+/// Checks that programs request the environment of the container's process only if the environment is kept.
 pub(super) fn environment(checks: Option<&Checks>, is_kept: bool, report: &mut Report) {
     let Some(checks) = checks.filter(|_| !is_kept) else { return };
     let lists = [("startup", &checks.startup), ("liveness", &checks.liveness), ("readiness", &checks.readiness)];
@@ -146,7 +146,7 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
     }
 }
 
-/// Checks that a duration is within its limits, unless it is 0 (unset).
+/// Checks that a duration is within its limits, unless the duration is 0 (unset).
 fn check_duration(field: &str, asked: Duration, least: Duration, most: Duration, report: &mut Report) {
     if !asked.is_zero() && !(least..=most).contains(&asked) {
         let why = match least.is_zero() {

@@ -13,7 +13,7 @@ const ARGUMENTS_MAX: usize = 32;
 const NAME_MAX: usize = 64;
 /// Maximum length of an argument value, in bytes.
 const VALUE_MAX: usize = 1024;
-/// Argument that the executor itself passes to every plugin. Requests must not set it.
+/// Argument that the executor itself passes to every plugin. Requests must not set this argument.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
 /// Lowest burst, in bits, that the plugin `bandwidth` refuses.
 const BURST_BITS: u64 = (u32::MAX as u64) * 8;

@@ -1,4 +1,4 @@
-//! Validates the network of a container: its kind, published ports, host name, name servers.
+//! Validates the network of a container: its kind, published ports, host name and name servers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -130,7 +130,7 @@ pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> R
     if report.0.is_empty() { Ok(updated) } else { Err(report.0) }
 }
 
-/// Rejects settings that require a CNI network.
+/// Rejects settings that require a built-in network or a CNI network.
 fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
     let fields = [
         ("network_name", !asked.network_name.is_empty()),
@@ -145,7 +145,7 @@ fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
     }
 }
 
-/// Checks that egress is allowed, and that no privilege of the container bypasses its rules or the egress filter.
+/// Checks that egress is allowed, and that no privilege bypasses the egress rules or the block on egress.
 fn check_egress(asked: &Connectivity, isolation: &Isolation, policy: &Policy, report: &mut Report) {
     if asked.egress {
         if !policy.allow_egress {

@@ -61,7 +61,7 @@ pub struct Draft<'a> {
     pub redaction: Redaction,
     /// Outputs to be captured after the process has exited.
     pub outputs: Option<DraftOutputs<'a>>,
-    /// Image that the reference was resolved to.
+    /// Resolved image of the reference.
     pub image: Option<PlannedImage>,
     /// Bytes of disk; 0 = default.
     pub disk_bytes: u64,
@@ -103,13 +103,13 @@ pub struct Draft<'a> {
     pub stop_signal: u32,
     /// True if the container is deleted as soon as it is completed.
     pub remove_when_completed: bool,
-    /// True if the completed container is kept until it is deleted.
+    /// True if the completed container is kept until a client deletes the container.
     pub keep_until_deleted: bool,
     /// True if the process starts only after a separate Start request.
     pub hold: bool,
     /// Environment variables of every process. A process that sets a variable with the same name keeps its own value.
     pub shared_env: Vec<(&'a str, &'a [u8])>,
-    /// Tree of actions; unset for a single run action. With a tree, the fields of the program above are empty.
+    /// Tree of actions; unset for a single run action. With a tree, the program's fields above are empty.
     pub actions: Option<Actions>,
     /// Processes of the tree, in the order of their indices.
     pub steps: Vec<DraftStep<'a>>,
@@ -121,9 +121,10 @@ pub struct Draft<'a> {
     pub checks: Option<Checks>,
     /// Supplementary groups, by number or name.
     pub extra_groups: Vec<&'a str>,
-    /// True if processes have no other supplementary groups.
+    /// True if processes have no supplementary groups other than `extra_groups`.
     pub strict_groups: bool,
-    /// True if processes have the groups of their user, even if the user is specified with a group.
+    /// True if processes get their user's groups from the container's /etc/group even if the user is specified with a
+    /// group.
     pub merge_groups: bool,
     /// True if the environment is kept.
     pub keep_environment: bool,

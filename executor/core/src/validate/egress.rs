@@ -5,7 +5,7 @@ use super::ViolationReason::{Conflict, OutOfRange, Required, TooMany};
 use crate::limits::{EGRESS_ELEMENTS_MAX, EGRESS_RULES_MAX};
 use crate::plan::{EgressProtocol, EgressRule};
 
-/// Checks egress rules. The addresses may come from a peer that has not checked them.
+/// Checks egress rules. The peer that sent the addresses may not have checked them.
 pub(super) fn check(rules: &[EgressRule], report: &mut Report) {
     if rules.len() > EGRESS_RULES_MAX {
         report.add(

@@ -92,7 +92,7 @@ pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), 
 }
 
 /// Parses the user of a process to be executed, and checks that the policy allows exec. The launcher checks this again,
-/// independently of the daemon. `None` for the container's own user.
+/// independently of the daemon. Returns `None` for the container's own user.
 ///
 /// # Errors
 /// Returns a violation if the user is invalid or exec is not allowed.

@@ -58,8 +58,8 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     files
 }
 
-/// Checks the files of a process in a tree of actions: individually, and together with the container's files. Both are
-/// mounted next to each other.
+/// Checks the files of a process in a tree of actions, individually and together with the container's files. The
+/// process sees both sets of files.
 pub(super) fn for_step(
     step: &DraftStep<'_>,
     own: &[PlannedFile],
@@ -133,7 +133,7 @@ pub(super) fn directories(
     directories
 }
 
-/// Checks the number of bytes that a process may write to the file system of its secret files. The default is a part of
+/// Checks the number of bytes that a process may write to the file system of its secret files. The default depends on
 /// the memory limit.
 pub(super) fn writable(
     requested_bytes: u64,

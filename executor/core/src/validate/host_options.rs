@@ -34,7 +34,7 @@ pub const ULIMITS: [&str; 15] = [
     "sigpending",
     "stack",
 ];
-/// Maximum number of the operator's devices, and of AppArmor profiles.
+/// Maximum number of entries in the operator's lists of devices and of AppArmor profiles.
 const LIST_MAX: usize = 1000;
 /// Maximum number of directories of CDI files.
 const CDI_DIRS_MAX: usize = 16;
@@ -44,7 +44,7 @@ const NAMES_SHOWN: usize = 20;
 /// Default permissions on a device that is requested by its path.
 const BY_PATH: &str = "rw";
 
-/// Checks lists of CPUs and memory nodes, and returns them in their shortest form.
+/// Checks lists of CPUs and memory nodes, and returns the lists in their shortest form.
 pub(super) fn cpusets(lists: [&str; 2], report: &mut Report) -> [String; 2] {
     let mut list = |field: &str, text: &str| -> String {
         if text.is_empty() {
@@ -179,7 +179,7 @@ fn check_devices(asked: &[Device], isolation: &Isolation, policy: &Policy, repor
             }
         };
         let path = if device.path.as_os_str().is_empty() { on_host } else { &device.path };
-        // Nodes of other entries take precedence over the nodes of all devices.
+        // Nodes of other entries take precedence over the nodes of the entry for all devices.
         let mut others = filled.iter().filter(|other| !other.is_cdi() && other.is_whole_dev() == device.is_whole_dev());
         if device.is_whole_dev() {
             if !isolation.privileged || isolation.user_namespace != UserNamespace::Host {
@@ -219,7 +219,7 @@ fn check_devices(asked: &[Device], isolation: &Isolation, policy: &Policy, repor
 }
 
 /// Returns the path on the host of a device that is not a CDI device, and its default permissions. For a device with a
-/// name, these are also the maximum.
+/// name, these permissions are also the maximum.
 fn offered<'a>(device: &'a Device, policy: &'a Policy) -> Result<(&'a Path, &'a str), (&'static str, FieldFault)> {
     let Some(path) = &device.host_path else {
         let known = policy.devices.iter().find(|known| known.name == device.name);
@@ -317,7 +317,8 @@ pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
 /// Checks the operator's list of CDI devices.
 ///
 /// # Errors
-/// Returns the first invalid entry, if an entry is neither a qualified name nor `VENDOR/CLASS=*`.
+/// Returns the reason if the list has too many entries, or if an entry is neither a qualified name nor
+/// `VENDOR/CLASS=*`; the reason names the first such entry.
 pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
     if devices.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX} are allowed", devices.len()));
@@ -332,7 +333,7 @@ pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
 /// Checks the operator's list of directories of CDI files.
 ///
 /// # Errors
-/// Returns the first invalid entry, if an entry is not an absolute path without `..`.
+/// Returns the reason if the list has too many entries, or if an entry is not an absolute path without `..`.
 pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
     if dirs.len() > CDI_DIRS_MAX {
         return Err(format!("has {} entries; at most {CDI_DIRS_MAX} are allowed", dirs.len()));
@@ -343,7 +344,7 @@ pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
 /// Checks the operator's list of AppArmor profiles.
 ///
 /// # Errors
-/// Returns the first invalid name if there is one.
+/// Returns the reason if the list has too many entries, or if a name is invalid.
 pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
     if profiles.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX} are allowed", profiles.len()));

@@ -25,7 +25,7 @@ pub(super) fn check(mapping: IdMapping, user_namespace: UserNamespace, policy: &
 /// Checks the range of host ids that begins at `start`. The launcher calls this before it assigns the range.
 ///
 /// # Errors
-/// Returns an error if the policy does not list the range or its own pool overlaps the range.
+/// Returns an error if the policy does not list the range or the policy's own pool overlaps the range.
 pub fn check_given_ids(start: u32, policy: &Policy) -> Result<(), FieldFault> {
     if start < RANGE_IDS {
         return Err(Reserved.because(format!("is {start}; ids below {RANGE_IDS} belong to the host's own users")));

@@ -8,8 +8,9 @@ use crate::plan::PlannedImage;
 
 /// Maximum number of volumes.
 const VOLUMES_MAX: usize = 64;
-/// Maximum number of labels, and maximum total size of the labels in bytes.
+/// Maximum number of labels.
 const LABELS_MAX: usize = 1024;
+/// Maximum total size of the labels, in bytes.
 const LABEL_BYTES_MAX: usize = 256 << 10;
 
 /// Checks an image; `text` is its reference in the request.

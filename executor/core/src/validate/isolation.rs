@@ -55,7 +55,7 @@ pub const CAPABILITIES: [&str; 41] = [
 ];
 /// Maximum size of a seccomp profile of a request, in bytes.
 pub const SECCOMP_PROFILE_MAX: usize = 256 << 10;
-/// Name that means every capability.
+/// Name for all capabilities together.
 const ALL: &str = "ALL";
 
 /// Checks the requested isolation, and returns it in canonical spelling.
@@ -75,7 +75,7 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
         if !is_allowed {
             report.add(field, NotAllowed.because(refused(key)));
         }
-        // The kernel mounts the file systems of a namespace only for its owner.
+        // The kernel mounts the file systems of a namespace only for the owner of the namespace.
         if isolation.user_namespace == UserNamespace::Own {
             let why = "needs `user_namespace: host`, which owns the host's namespaces";
             report.add(field, Conflict.because(why));
@@ -141,7 +141,7 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
     }
 }
 
-/// Checks a list of masked or read-only paths. Returns it sorted, without duplicates.
+/// Checks a list of masked or read-only paths. Returns the list sorted, without duplicates.
 fn system_paths(
     field: &str,
     asked: &[String],

@@ -1,4 +1,4 @@
-//! Validates limits, tags and the additional file of a log, and the operator's directories of such files.
+//! Validates limits, tags and the additional file of a log, and the operator's directories for such files.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::{DraftLogging, FieldFault, Policy, Report, pairs, shorten, surroundin
 use crate::limits::{LOG_RATE_MAX, LOG_TAGS_MAX};
 use crate::plan::{LogLimits, Logging};
 
-/// Maximum number of the operator's directories.
+/// Maximum number of the operator's directories of log files.
 const DIRS_MAX: usize = 1000;
 
 /// Checks limits, tags and file, and fills in the policy's defaults.

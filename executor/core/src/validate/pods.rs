@@ -112,8 +112,8 @@ pub fn check_pod_volume_name(name: &str) -> Result<(), FieldFault> {
     Err(InvalidFormat.because(why))
 }
 
-/// Checks a member's plan against the plan of its pod: it must repeat the shared settings, and name existing volumes of
-/// the pod.
+/// Checks a member's plan against the plan of its pod: the member's plan must repeat the shared settings, and name
+/// existing volumes of the pod.
 ///
 /// # Errors
 /// Returns all violations if the member's plan does not match the pod's plan.

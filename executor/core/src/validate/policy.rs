@@ -96,7 +96,7 @@ pub struct Policy {
     pub capabilities_allowed: Vec<String>,
     /// First host id of the pool. Each user namespace gets a range of host ids from the pool.
     pub userns_pool_start: u32,
-    /// Number of ranges of 65,536 ids in the pool. It limits the number of containers with user namespaces.
+    /// Number of ranges of 65,536 ids in the pool. This limits the number of containers with user namespaces.
     pub userns_pool_ranges: u32,
     /// Ranges of host ids, outside of the pool, that requests may name (`id_map`).
     pub given_id_ranges: Vec<GivenRange>,
@@ -140,8 +140,8 @@ pub struct Policy {
     pub allow_connect: bool,
     /// True if pods may have settings for CNI plugins: arguments and capabilities.
     pub cni_args: bool,
-    /// Host directories below which containers may mount any directory or file, and files that they may mount. None if
-    /// empty.
+    /// Host directories below which containers may mount any directory or file, and host files that containers may
+    /// mount. None if empty.
     pub host_paths: Vec<HostPathRule>,
     /// Device nodes of the host, and directories of nodes, that containers may use by path. None if empty.
     pub device_paths: Vec<PathBuf>,
@@ -158,7 +158,7 @@ pub struct Policy {
     pub log_dirs: Vec<PathBuf>,
     /// Cgroup v2 files that requests may set. None if empty.
     pub cgroup_keys: Vec<String>,
-    /// Maximum number of containers and pods with `keep_until_deleted`; 0 = requests may not use it.
+    /// Maximum number of containers and pods with `keep_until_deleted`; 0 = requests may not use the setting.
     pub keep_until_deleted_max: usize,
     /// Images that may run (table `images`, which also has keys for executord only).
     #[serde(skip)]
@@ -209,7 +209,7 @@ impl Default for Policy {
             allow_no_seccomp: false,
             allow_unmasked: false,
             capabilities_allowed: CAPABILITIES_ALLOWED.map(str::to_owned).into(),
-            // Above the ids of distributions, systemd's containers and its dynamic users.
+            // The pool is above the ids of distributions, and of systemd's containers and dynamic users.
             userns_pool_start: 0x7000_0000,
             userns_pool_ranges: 1024,
             given_id_ranges: Vec::new(),

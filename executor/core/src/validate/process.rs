@@ -7,7 +7,7 @@ use super::{DraftStep, FieldFault, Report, check_path, log_source_fault};
 use crate::limits::{ARG_STRING_MAX, ARG_TOTAL_MAX, LIST_MAX};
 use crate::plan::PlannedProcess;
 
-/// Bytes of a pointer in the argument array of execve.
+/// Size of a pointer in the argument array of execve, in bytes.
 const POINTER: usize = 8;
 
 /// Checks a process, together with the variables that all processes share.

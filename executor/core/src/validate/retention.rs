@@ -1,9 +1,9 @@
-//! Validates how long the result of a completed container is kept.
+//! Validates the retention of a completed container.
 
 use super::ViolationReason::{Conflict, NotAllowed};
 use super::{Draft, Policy, Report};
 
-/// Checks that the operator allows the container to be kept until it is deleted.
+/// Checks that `keep_until_deleted` is allowed, and is not combined with `remove_when_completed`.
 pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
     if !draft.keep_until_deleted {
         return;

@@ -17,11 +17,13 @@ pub(super) const NO_LIMIT: &str = "is 0; a size is required if limits.unlimited_
 
 /// Maximum number of tmpfs file systems.
 const TMPFS_COUNT_MAX: usize = 64;
-/// Maximum number of sysctls, and maximum length of a name or value in bytes.
+/// Maximum number of sysctls.
 const SYSCTLS_MAX: usize = 64;
+/// Maximum length of the name or value of a sysctl, in bytes.
 const SYSCTL_MAX: usize = 256;
-/// Maximum number of lines in /etc/hosts, and maximum length of a host name in bytes.
+/// Maximum number of additional lines in /etc/hosts.
 const HOSTS_MAX: usize = 256;
+/// Maximum length of a host name, in bytes.
 const HOST_MAX: usize = 253;
 /// Sysctls that belong to an IPC namespace.
 const OF_IPC: [&str; 8] = [

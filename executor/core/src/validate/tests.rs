@@ -99,7 +99,7 @@ fn exact_file_size_limit_names_largest_file() {
     assert!(long(300).unwrap_err()[0].description.contains("bytes of paths; the maximum is 1048576"));
 }
 
-/// The launcher accepts a request at the daemon's size limit: it counts relative paths as requested.
+/// The launcher accepts a request at the daemon's size limit: the launcher counts relative paths as requested.
 #[test]
 fn launcher_accepts_files_at_daemon_limit() {
     let policy = Policy::default();
@@ -207,7 +207,7 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.network = Network::Host);
     forge(|p| p.processes.clear());
     forge(|p| p.files[0].size = u64::MAX);
-    // Validation would interpret each of these plans differently from how it is written.
+    // Validation would convert each of these plans to a different plan.
     forge(|p| p.files[0].path = "proc/self/attr/exec".into());
     forge(|p| p.files[0].path = "/etc/cf-service-bindings/./a".into());
     forge(|p| p.limits.memory_bytes = 0);
@@ -215,7 +215,7 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.processes[0].dir.clear());
 }
 
-/// A name that is both public and secret is an error; a secret argument fills an empty slot.
+/// A name that is both public and secret is an error; a secret argument fills an empty argument.
 #[test]
 fn input_cannot_be_public_and_secret() {
     let good = Draft {

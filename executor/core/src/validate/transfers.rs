@@ -7,7 +7,7 @@ use super::{Draft, DraftTransfer, FieldFault, Policy, Report, check_path, log_so
 use crate::limits::{ARTIFACT_MAX, CACHE_KEY_MAX, URL_MAX};
 use crate::plan::{Checksum, ChecksumAlgorithm, Direction, PlannedTransfer};
 
-/// Checks the draft's transfers, and returns the valid ones.
+/// Checks the draft's transfers, and returns the planned transfers.
 pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Vec<PlannedTransfer> {
     draft.transfers.iter().filter_map(|asked| transfer(asked, draft, policy, report)).collect()
 }

@@ -42,7 +42,7 @@ pub struct PlannedUpdate {
 /// Validates an update of a container with this plan.
 ///
 /// # Errors
-/// Returns all violations, in the order of the interface's fields, if the update is invalid.
+/// Returns all violations, in the order of the API's fields, if the update is invalid.
 pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) -> Result<PlannedUpdate, Vec<Violation>> {
     let mut report = Report::default();
     if draft.files.len() > LIST_MAX || draft.removed.len() > LIST_MAX {
@@ -133,7 +133,7 @@ fn removed(
 }
 
 /// Merges the lists: remaining and replaced files keep their positions, new files follow, then the token's file. A
-/// replaced file keeps its mode and group if the update request does not set them.
+/// replaced file keeps its mode and group unless the update request sets new values.
 fn merge(
     draft: &UpdateDraft<'_>,
     plan: &Plan,
@@ -173,7 +173,7 @@ fn merge(
 
 /// Checks the rules that apply to all files together, as in the original request.
 fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
-    // The field path of a remaining file is from an earlier call, so it would mislead this caller.
+    // The field path of a remaining file refers to an earlier call and would mislead this caller.
     let mut named = merged.files.clone();
     for (index, file) in named.iter_mut().enumerate() {
         if merged.changed.binary_search(&index).is_err() {

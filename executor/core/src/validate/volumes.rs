@@ -29,12 +29,12 @@ use crate::plan::{
 pub const VOLUMES_MAX: usize = 512;
 /// Files that the executor writes into each container, and their directory.
 const WRITTEN: [&str; 4] = ["/etc", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"];
-/// Shared memory of each container.
+/// Mount point of the shared memory of each container.
 const SHM: &str = "/dev/shm";
 /// Parent directories of the Docker socket in a container, by its path and by the usual symbolic link.
 const ABOVE_DOCKER_SOCKET: [&str; 3] = ["/var", "/var/run", "/run"];
 
-/// Parts of a request that its volumes must fit.
+/// Parts of a request that can conflict with its volumes.
 pub(super) struct VolumeSurroundings<'a> {
     pub(super) rootfs: Option<&'a Rootfs>,
     pub(super) isolation: &'a Isolation,

@@ -17,7 +17,7 @@ const NAME_MAX: u64 = 1024;
 /// Maximum number of links that are followed to a file.
 const LINKS_MAX: usize = 8;
 
-/// A file of an archive: its position, or the link to it.
+/// An entry of an archive: the position of a file, or a link to another entry.
 enum ArchiveEntry {
     File {
         at: u64,

@@ -53,7 +53,7 @@ impl Writing {
         Ok(writing)
     }
 
-    /// Hashes the bytes that the file already has, so that the download continues after them.
+    /// Hashes the bytes that the file already has, so that the download continues after these bytes.
     fn resume(&mut self, size: u64) -> Result<(), ImageError> {
         let io = |error| ImageError::io("read", &self.path, error);
         if self.file.metadata().map_err(io)?.len() > size {

@@ -20,7 +20,7 @@ pub(super) enum Challenge {
     },
 }
 
-/// Returns the preferred scheme: a token if it is offered, else a password.
+/// Returns the preferred scheme: a token if it is offered, otherwise a password.
 pub(super) fn best(headers: &HeaderMap) -> Option<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
     let offered: Vec<Challenge> = values.filter(|value| value.len() <= HEADER_MAX).flat_map(parse).collect();

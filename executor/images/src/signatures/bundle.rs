@@ -19,8 +19,9 @@ const STATEMENT: &str = "application/vnd.in-toto+json";
 /// Predicate type of a plain signature. Other predicates describe the build of an image, or scan results. Some tools
 /// also use this string as the artifact type of a bundle with a signature.
 pub(super) const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Maximum number of signatures in an envelope, and of subjects in a statement.
+/// Maximum number of signatures in an envelope.
 const SIGNATURES_MAX: usize = 16;
+/// Maximum number of subjects in a statement.
 const SUBJECTS_MAX: usize = 64;
 
 #[derive(Deserialize)]
@@ -88,7 +89,7 @@ pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Si
     }
 }
 
-/// Reads a signature that was made directly over the bytes of the manifest.
+/// Reads a signature of the bytes of the manifest.
 fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, String> {
     if let Some(MessageDigest { digest }) = &signed.message_digest {
         let own = hash::digest(Algorithm::Sha256, manifest);

@@ -1,8 +1,8 @@
-//! Searches an image's signatures in its registry, within limits, until every rule is satisfied.
+//! Searches an image's registry for signatures, within limits, until every rule is satisfied.
 //!
-//! The search covers each of the image's verified documents, index first. For each document it reads the tag
+//! The search covers each of the image's verified documents, index first. For each document, the search reads the tag
 //! `sha256-HEX.sig`, where cosign stores signatures, and then the referrers of the digest (distribution specification
-//! 1.1). If the registry has no API for referrers, they are read from the tag `sha256-HEX`.
+//! 1.1). If the registry has no API for referrers, the referrers are read from the tag `sha256-HEX`.
 
 use executor_core::text::printable;
 use std::collections::BTreeMap;
@@ -18,8 +18,9 @@ use crate::registry::Registry;
 
 /// Artifact type of cosign signatures that are stored as referrers of an image.
 const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// Maximum number of signature documents that are read per image, and of layers per document.
+/// Maximum number of signature documents that are read per image.
 const DOCUMENTS_MAX: usize = 32;
+/// Maximum number of layers that are read per signature document.
 const LAYERS_MAX: usize = 64;
 /// Maximum number of signatures that are checked per image.
 const SIGNATURES_MAX: usize = 64;
@@ -27,7 +28,7 @@ const SIGNATURES_MAX: usize = 64;
 const PAYLOAD_MAX: u64 = 64 << 10;
 const BUNDLE_MAX: u64 = 1 << 20;
 
-/// A registry document that may contain signatures, or list documents that do.
+/// A registry document that may contain signatures, or may list such documents.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -61,7 +62,8 @@ struct Search<'a> {
     signatures: usize,
 }
 
-/// Verifies that an image is signed as the rules require. `chain` contains its verified documents: index and manifest.
+/// Verifies that an image is signed as the rules require. `chain` contains the image's verified documents: index and
+/// manifest.
 ///
 /// # Errors
 /// Returns an error if a required signature is missing, or if the registry fails.

@@ -20,7 +20,7 @@ pub(crate) fn make_parent(path: &Path) -> Result<(), ImageError> {
     path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), make_dir)
 }
 
-/// Lists the files of a directory. Returns an empty list if it does not exist. Removes unfinished files.
+/// Lists the files of a directory. Returns an empty list if the directory does not exist. Removes unfinished files.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     let failed = |error| ImageError::io("read directory", dir, error);
     let mut paths = Vec::new();
@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// Atomically creates or replaces a file by rename. If `durable` is true, also syncs it to disk.
+/// Atomically creates or replaces a file by rename. If `durable` is true, also syncs the file to disk.
 pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), ImageError> {
     make_parent(path)?;
     let replacement = Replacement::from_path(path);

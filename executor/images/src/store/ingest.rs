@@ -136,8 +136,8 @@ impl Partial {
         files::remove(&self.path);
     }
 
-    /// Marks the file as complete and unlocks it. So a pull that waits for its lower layers does not delay other pulls
-    /// of this blob.
+    /// Marks the file as complete. The file is unlocked when `self` is dropped, so that a pull that waits for its lower
+    /// layers does not delay other pulls of this blob.
     pub(crate) fn complete(&self) -> Complete {
         Complete { path: self.path.clone(), lock: Arc::clone(OwnedMutexGuard::mutex(&self.lock)) }
     }

@@ -77,7 +77,7 @@ async fn registry_requires_correct_password() {
     let reported = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("rejects the credentials"), "{reported}");
     assert!(reported.to_string().contains(&format!("registry {registry} refuses the user \"")), "{reported}");
-    // If the user name equals the password, the name is secret, too.
+    // If the user name equals the password, the name is also secret.
     let both = Credentials::basic(PASSWORD, PASSWORD.to_owned().into()).unwrap();
     let reported = place.pull_as(&reference, Some(both)).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("refuses the user of the request"), "{reported}");
@@ -130,13 +130,13 @@ async fn redirect_target_gets_no_credentials() {
     TestStore::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap();
     let asked = store.asked.lock().unwrap();
     assert!(asked.len() == 1 && authorization(&asked[0]).is_none(), "{asked:?}");
-    // The control: the registry itself received them for the same blob.
+    // The control: the registry itself received the credentials for the same blob.
     let path = format!("/blobs/{}", sha256(b"a"));
     let asked = fake.asked.lock().unwrap();
     assert!(asked.iter().any(|asked| asked.path.ends_with(&path) && authorization(asked) == Some(BASIC)));
 }
 
-/// If a redirect target requests credentials, it gets none, and the error names the target.
+/// If a redirect target requests credentials, the target gets none, and the error names the target.
 #[tokio::test]
 async fn a_redirect_cannot_ask_for_credentials() {
     let thief =

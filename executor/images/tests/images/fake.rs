@@ -52,7 +52,7 @@ pub(crate) struct Reply {
     pub(crate) body: Content,
 }
 
-/// A response body, and how it is sent.
+/// A response body and its transmission.
 pub(crate) enum Content {
     Whole(Vec<u8>),
     /// Truncated body: holds the bytes that are sent, and the declared content length.
@@ -161,7 +161,7 @@ impl Fake {
         digest
     }
 
-    /// Stores an index of manifests with platforms under a tag. Returns its digest.
+    /// Stores an index of manifests with platforms under a tag. Returns the digest of the index.
     pub(crate) fn put_index(&self, tag: &str, manifests: &[(&str, &str, usize)]) -> String {
         let entries: Vec<_> = manifests
             .iter()

@@ -74,7 +74,7 @@ async fn docker_archive_supports_any_order_and_links() {
     assert_eq!(record.layers.len(), 3);
     place.is_whole().await;
     assert_eq!(place.partials(), Vec::<String>::new(), "no part of the archive is kept");
-    // If it is imported again under an explicit name, it is the same image.
+    // An import of the same archive under an explicit name returns the same image.
     let again = import(&place, &archive, ImportFormat::DockerArchive, Some("local/x")).await.unwrap();
     assert_eq!((again.digest, again.references.len()), (record.digest, 2));
 }
@@ -215,8 +215,8 @@ fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
     digest
 }
 
-/// If a layer of 32 GiB is one hole, it is refused immediately, in a layout and in a Docker archive. The control: a
-/// hole below the limit is read, and its digest is wrong.
+/// If a layer of 32 GiB is one hole, the layer is refused immediately, in a layout and in a Docker archive. The
+/// control: a hole below the limit is read, and its digest is wrong.
 #[tokio::test]
 async fn sparse_layer_is_refused_before_read() {
     for (size, holes) in [(32 << 30, true), (1 << 20, false)] {

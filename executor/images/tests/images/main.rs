@@ -1,6 +1,6 @@
 //! Tests the crate with correct and malicious registries and archives.
 
-#![allow(clippy::unwrap_used)] // a step of the harness that fails fails its test
+#![allow(clippy::unwrap_used)] // a failed step of the harness fails the test
 
 mod auth;
 mod fake;

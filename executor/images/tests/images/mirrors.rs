@@ -99,7 +99,7 @@ async fn mirror_sees_no_credentials_of_requests() {
     };
     assert!(mirror.count("/") > 0 && shown(&registry) > 0);
     assert_eq!(shown(&mirror), 0);
-    // The control: if the operator's file has credentials for the mirror, they are sent.
+    // The control: if the operator's file has credentials for the mirror, the credentials are sent.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");
     let auth = BASIC.strip_prefix("Basic ").unwrap();

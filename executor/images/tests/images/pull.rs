@@ -62,7 +62,7 @@ async fn host_platform_is_selected_and_digest_pinned() {
     let record = place.pull(&fake.reference(":multi")).await.unwrap();
     assert_eq!(record.digest.to_string(), ours);
     assert_eq!(record.index_digest.as_ref().map(ToString::to_string), Some(index.clone()));
-    // Each of its digests finds the image locally; the registry is not contacted.
+    // Both digests find the image locally; the registry is not contacted.
     for digest in [&ours, &index] {
         let reference = fake.reference(&format!("@{digest}"));
         let resolved = place.images.resolve(&reference, Policy::Never, None).await.unwrap();

@@ -48,7 +48,7 @@ impl LayerStore for Shelf {
     }
 }
 
-/// A separate store, with everything that a test inspects.
+/// A separate store for one test, with its directory and its layer store.
 pub(crate) struct TestStore {
     pub(crate) dir: TempDir,
     pub(crate) shelf: Shelf,

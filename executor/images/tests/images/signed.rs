@@ -122,7 +122,7 @@ fn manifest_of(fake: &Fake, digest: &str) -> Vec<u8> {
 
 type Put<'a> = &'a dyn Fn(&Fake, &str);
 
-/// A signature counts in each location that a registry may use. A signature by the second key of a rule counts, too.
+/// A signature counts in each location that a registry may use. A signature by the second key of a rule also counts.
 #[tokio::test]
 async fn a_signature_counts_wherever_it_is_kept() {
     let (own, other, edwards) = (key(), key(), KeyPair::generate_for(&PKCS_ED25519).unwrap());

@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use crate::fake::{Fake, Reply, sha256};
 use crate::shelf::TestStore;
 
-/// Creates a TLS server for these names. Returns it with its certificate as PEM.
+/// Creates a TLS server for these names. Returns the server and its certificate as PEM.
 pub(crate) fn server(names: &[&str]) -> (TlsAcceptor, String) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();

@@ -3,7 +3,7 @@
 //! The harness compares everything outside the tree before and after an attack. As a control for each attack, an
 //! unpacker that trusts its input gets the same archive, and the harness must detect the change.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test; the lint does not treat helpers as tests
 
 mod content;
 mod harness;

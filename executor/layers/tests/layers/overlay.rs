@@ -74,7 +74,7 @@ fn whiteouts_hide_only_lower_layers() {
 }
 
 /// A repeated layer has the same merged tree as if the archives were applied one after the other, even with whiteouts
-/// and opaque directories in it and between its occurrences. The expected trees come from stacks in which each
+/// and opaque directories in the layer and between its occurrences. The expected trees come from stacks in which each
 /// occurrence is a separate tree.
 #[test]
 fn repeated_layer_shows_the_sequential_tree() {
@@ -217,7 +217,7 @@ fn entry_attributes_come_from_archive() {
     assert_eq!((root.mode() & 0o7777, root.uid(), root.mtime()), (0o711, 1234, 77));
 }
 
-/// If an archive describes a directory twice, the last description counts.
+/// If an archive describes a directory twice, the last description is used.
 #[test]
 fn the_last_description_counts() {
     let sandbox = Sandbox::new();

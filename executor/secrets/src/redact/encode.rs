@@ -7,11 +7,11 @@ use super::pieces::{BufferFull, Forms};
 
 /// A style of writing JSON strings.
 pub(super) struct Json {
-    /// Escape everything except printable ASCII as `\uXXXX`.
+    /// True if everything except printable ASCII is escaped as `\uXXXX`.
     ascii: bool,
-    /// Use uppercase hexadecimal digits.
+    /// True if hexadecimal digits are uppercase.
     upper: bool,
-    /// Escape `/` as `\/`.
+    /// True if `/` is escaped as `\/`.
     slash: bool,
     /// Additional characters to escape as `\uXXXX`.
     also: &'static str,
@@ -37,7 +37,7 @@ pub(super) const JSON: [Json; 8] = [
 ];
 
 impl Json {
-    /// Returns true if `text` certainly needs no escapes; false if it is unclear.
+    /// Returns true if `text` certainly needs no escapes, and false if `text` may need escapes.
     pub(super) fn keeps(&self, text: &[u8]) -> bool {
         // Only `write` examines the bytes of multi-byte characters.
         text.iter().all(|byte| {
@@ -91,9 +91,9 @@ impl Json {
 pub(super) struct Percent {
     /// Characters that are not escaped, in addition to letters and digits.
     keep: &'static [u8],
-    /// Encode a space as `+`.
+    /// True if a space is encoded as `+`.
     plus: bool,
-    /// Use uppercase hexadecimal digits.
+    /// True if hexadecimal digits are uppercase.
     upper: bool,
 }
 

@@ -9,9 +9,9 @@
 //!   ends the data: a partial character, padding, a final newline. Lines of base64 wrapped at 64 or 76 columns are
 //!   forms too.
 //!
-//! A form of more than 240 bytes is cut evenly into pieces, and each piece is masked separately. So few bytes are held
-//! back, comparisons are short, and a long value that is printed in part is masked except for less than a piece at each
-//! end.
+//! A form of more than 240 bytes is cut evenly into pieces, and each piece is masked separately. This keeps comparisons
+//! short and the number of held bytes small. If a long value is printed in part, less than a piece at each end is not
+//! masked.
 
 use super::encode::{BASE64, JSON, Json, PERCENT, Percent, base64};
 use super::pieces::{BufferFull, CUT, Forms};
@@ -53,7 +53,7 @@ impl Forms {
         written: &mut Vec<Span>,
     ) -> Result<(), BufferFull> {
         if style.keeps(value) {
-            return Ok(()); // written before, as the value itself
+            return Ok(()); // the same as the value itself, which was already written
         }
         let (mark, start) = (self.mark(), self.bytes.len());
         let mut encoded_lines = Vec::new();
@@ -193,8 +193,8 @@ struct Ends {
 }
 
 impl Ends {
-    /// Adds the forms from `from` to each of the ends. The forms share all pieces except the last. Returns the start of
-    /// the last piece.
+    /// Adds one form for each end, each of which starts at `from`. The forms share all pieces except the last. Returns
+    /// the start of the last piece.
     fn cut(&self, forms: &mut Forms, from: usize) -> Result<usize, BufferFull> {
         forms.charge((self.determined - from).div_ceil(CUT) + 2)?;
         let last = forms.cut(from, self.determined);

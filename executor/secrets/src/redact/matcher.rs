@@ -1,6 +1,6 @@
 //! Finds the longest of many forms that begins at a position, in bounded time for any forms and text.
 //!
-//! A Bloom filter over the first bytes skips text that begins no form, about as fast as reading it (both bits of a key
+//! A Bloom filter over the first bytes skips text in which no form begins, about as fast as reading (both bits of a key
 //! are in one word of the filter). Otherwise a binary search over the sorted forms finds the last form that does not
 //! sort after the text. The longest match is this form or a prefix of it, and each form is linked to the longest other
 //! form that is its prefix. So a position costs at most one binary search whose comparisons read at most [`FORM_MAX`]
@@ -43,7 +43,7 @@ pub(super) struct FormMatch {
 }
 
 impl Matcher {
-    /// Builds a matcher from pieces of `bytes`. Of equal pieces, it keeps the piece with the lowest rank and, among
+    /// Builds a matcher from pieces of `bytes`. Among equal pieces, keeps the piece with the lowest rank and, among
     /// these, the piece with the lowest owner.
     pub(super) fn new(bytes: &[u8], pieces: Vec<FormPiece>) -> Self {
         let content = |piece: &FormPiece| &bytes[piece.at as usize..][..usize::from(piece.length)];

@@ -21,14 +21,14 @@ pub(super) struct BufferFull;
 pub(super) struct FormPiece {
     pub(super) at: u32,
     pub(super) length: u16,
-    /// 0 for a value itself, 1 for its lines and encodings. Of two equal pieces, the piece with the lower rank is kept.
+    /// 0 for a value itself, 1 for its lines and encodings. If pieces are equal, the lowest rank is kept.
     pub(super) rank: u8,
     pub(super) owner: u32,
 }
 
 /// The forms collected so far.
 pub(super) struct Forms {
-    /// Overwritten by [`crate::ZeroOnFree`] when it is freed.
+    /// Bytes of all forms, overwritten by [`crate::ZeroOnFree`] when they are freed.
     pub(super) bytes: Vec<u8>,
     pub(super) pieces: Vec<FormPiece>,
     /// Number of bytes that may still be added.

@@ -22,7 +22,7 @@ impl Stream {
     /// Processes input bytes. Appends to `out` the output that later input cannot change.
     pub fn push(&mut self, redactor: &Redactor, bytes: &[u8], out: &mut Vec<u8>) {
         if !self.held.is_empty() {
-            // Add enough new bytes to decide about every held byte. If there are fewer, all bytes stay held.
+            // Add enough new bytes to decide about every held byte. If there are too few, all bytes stay held.
             let (held, more) = (self.held.len(), bytes.len().min(FORM_MAX));
             let mut joined = std::mem::take(&mut self.held);
             joined.extend_from_slice(&bytes[..more]);
@@ -38,7 +38,7 @@ impl Stream {
         }
     }
 
-    /// Writes the held bytes, masked. Call it if no more input is expected soon, or at the end of the stream.
+    /// Writes the held bytes, masked. Call this if no more input is expected soon, or at the end of the stream.
     pub fn flush(&mut self, redactor: &Redactor, out: &mut Vec<u8>) {
         let held = std::mem::take(&mut self.held);
         self.scan(redactor, &held, held.len(), true, out);
@@ -102,8 +102,8 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Masks a form. A form that overlaps the mask extends it; an adjacent form extends it only if it belongs to the
-    /// same value, such as the next piece of a long value.
+    /// Masks a form. A form that overlaps the masked text gets no further marker. An adjacent form gets no further
+    /// marker only if both belong to the same value, such as the next piece of a long value.
     fn mask(&mut self, from: usize, length: usize, marker: &Marker) {
         self.pass(from);
         if from == self.done && self.marked != Some(marker.id) {

@@ -94,7 +94,7 @@ fn values_and_text() -> impl Strategy<Value = (Redaction, Vec<Vec<u8>>, Vec<u8>)
     })
 }
 
-/// Asserts that two byte strings are equal; prints them escaped if not.
+/// Asserts that two byte strings are equal. On failure, prints both escaped.
 fn same(left: &[u8], right: &[u8]) -> Result<(), TestCaseError> {
     prop_assert!(left == right, "{}\n  is not\n{}", left.escape_ascii(), right.escape_ascii());
     Ok(())

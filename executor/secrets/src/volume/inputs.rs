@@ -2,8 +2,8 @@
 //!
 //! A process has its own copy of its environment and arguments, and the memory file that carried them is wiped once the
 //! process runs. If the container may request its inputs again, this module stores them in the volume. The inputs are
-//! charged to the container, wiped with its files, and accessible through any handle of the volume. The inputs are in a
-//! directory next to the mount points that only root can access.
+//! charged to the container, wiped with its files, and accessible through any handle of the volume. The inputs are next
+//! to the mount points, in a directory that only root can access.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -244,7 +244,7 @@ impl Lease {
     fn take(volume: &Volume, path: &str) -> io::Result<Self> {
         let file = File::from(rustix::fs::openat(volume.handle(), path, OFlags::RDONLY, Mode::empty())?);
         fcntl(&file, nix::libc::F_SETLEASE, nix::libc::F_RDLCK)?;
-        fcntl(&file, nix::libc::F_SETOWN, 0)?; // no signal when it is broken
+        fcntl(&file, nix::libc::F_SETOWN, 0)?; // no signal when the lease is broken
         Ok(Self(file))
     }
 
@@ -272,7 +272,7 @@ fn held_file_cannot_be_leased() {
     Lease::take(&volume, "1").unwrap();
 }
 
-/// If a file is leased, a wipe does not block: it wipes everything else, and a wipe after the lease wipes that file.
+/// A wipe does not block on a leased file: all other files are wiped, and a wipe after the lease wipes the leased file.
 #[test]
 fn wipe_does_not_wait_for_lease() {
     let volume = filled(&[b"user", b"p", b"t", b"one"]);

@@ -88,7 +88,7 @@ fn an_unknown_option_is_reported() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
 
-/// If a file system grows, it keeps its content and options, including `noswap`. The control: the kernel accepts
+/// If a file system grows, it keeps its content and options, including `noswap`. Control: the kernel accepts
 /// `noswap` again only if the file system already has it.
 #[test]
 #[ignore = "needs root"]

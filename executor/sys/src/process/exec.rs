@@ -33,7 +33,7 @@ pub fn execve(path: &CStr, args: &StringArray, env: &StringArray) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Returns unused stack pages to the kernel, with the data that earlier, deeper calls have left there.
+/// Returns unused stack pages to the kernel, with leftover data of earlier, deeper calls.
 ///
 /// # Errors
 /// Returns an error if /proc cannot be read.

@@ -27,7 +27,7 @@ pub fn fork() -> io::Result<Fork> {
     })
 }
 
-/// Proof that the calling process has one thread. So no lock in a copy of the process belongs to a thread that the copy
+/// Proof that the calling process has one thread: no lock in a copy of the process can belong to a thread that the copy
 /// does not have. This crate creates no threads.
 pub(crate) struct OneThread(());
 

@@ -1,4 +1,4 @@
-//! Verifies the certificates and the permission of a caller again while it is connected.
+//! Verifies the certificates and the permission of a caller again while the caller is connected.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use super::certificates::{CertificatePolicy, Certificates, Validity};
 /// expired: timers do not follow changes of the system clock, and stop while the host is suspended.
 const CLOCK_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Certificate chain of a caller, and the files with which it was verified.
+/// Certificate chain of a caller, and the files with which the chain was verified.
 #[derive(Debug)]
 pub struct Admission<R> {
     certificates: Arc<Certificates<R>>,

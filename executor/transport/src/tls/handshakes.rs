@@ -128,7 +128,7 @@ impl HandshakeLimiter {
         let is_full = state.shaking.len() >= self.handshakes;
         if is_full || (is_stranger && state.strangers >= self.handshakes - kept) {
             // A client of an unknown address may replace handshakes of other unknown addresses. If all slots are in
-            // use, and remembered addresses have more than their reserved slots, it may replace any handshake.
+            // use, and remembered addresses have more than their reserved slots, the client may replace any handshake.
             let is_beyond = state.shaking.len() - state.strangers > kept;
             let may_go = |one: &Handshake| one.is_stranger || !is_stranger || (is_full && is_beyond);
             let share = (self.handshakes / SHARE).max(1);
@@ -186,7 +186,7 @@ impl Drop for Place {
     }
 }
 
-/// Returns the address that the limits apply to. For IPv6 this is the /64 network, because one host can use all of it.
+/// Returns the address that the limits apply to: for IPv6 the /64 network, because one host can use the whole network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Returns free buffer space for bytes from the socket; it is never empty.
+    /// Returns free buffer space for bytes from the socket; the space is never empty.
     ///
     /// # Errors
     /// Returns an error if the buffer is full before the client has completed a TLS message.

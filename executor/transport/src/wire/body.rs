@@ -20,7 +20,7 @@ use super::hpack;
 
 /// Zeros that h2 gets in place of a response.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Size of gRPC's message prefix: a flag byte and a four-byte length.
+/// Size of gRPC's message prefix, in bytes: flag (1) and length (4).
 const PREFIX: usize = 5;
 /// Maximum capacity of an incomplete message, as a multiple of the received bytes. A client can claim any length, and
 /// each growth copies the message. A prefix alone reserves nothing.
@@ -110,7 +110,7 @@ pub struct Responder {
 
 impl Responder {
     /// Responds with one message. The message is encoded immediately, so that it occupies only its own size while the
-    /// client reads slowly. If the budget has no space for it, the call is refused.
+    /// client reads slowly. If the budget has no space for the message, the call is refused.
     pub async fn answer_whole<O: CallObserver>(
         self,
         answer: http::Response<Body>,
@@ -252,7 +252,7 @@ impl<C: MessageCheck> RequestBody<C> {
         Ok(())
     }
 
-    /// If the message is complete, checks it and passes it on.
+    /// Checks the message and queues it for tonic, if the message is complete.
     fn message(&mut self) -> Result<(), Status> {
         let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
         let message = std::mem::take(message);
@@ -262,7 +262,7 @@ impl<C: MessageCheck> RequestBody<C> {
             self.conversation.push_request(message.into());
             self.ready.push_back(EMPTY);
         } else {
-            // tonic reserves space for the message when it has read the prefix. If both came together, it would copy
+            // tonic reserves space for the message after reading the prefix. If both came together, tonic would copy
             // the message into twice the space.
             let length = (message.len() as u32).to_be_bytes();
             self.ready.push_back([&[0][..], &length].concat().into());
@@ -271,7 +271,7 @@ impl<C: MessageCheck> RequestBody<C> {
         Ok(())
     }
 
-    /// If the body ends within a message, returns a part of a message, so that tonic reports the error.
+    /// Returns a part of a message if the body ends within a message, so that tonic reports the error.
     fn incomplete(&mut self) -> Option<Bytes> {
         let incomplete = match std::mem::replace(&mut self.parser, Parser::Over) {
             Parser::Prefix(_, 0) | Parser::Over => false,

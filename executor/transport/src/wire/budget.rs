@@ -1,10 +1,10 @@
 //! Limits the memory for unread responses. Each socket has a pool, each owner may use a share of the pool, and each
 //! connection a part of that share.
 //!
-//! A response occupies its own size until the client has read it. For a large response, the call waits until space is
-//! reserved. Only then the response is created. A client that reads nothing first delays its own calls, then other
-//! calls of its owner. If a client makes no progress and its owner or the whole socket needs the space, its connection
-//! is closed. The number of response streams per owner is limited, too.
+//! A response occupies its own size until the client has read it. For a large response, the call reserves space before
+//! the response is created. A client that does not read delays its own calls first, then other calls of its owner. If a
+//! client makes no progress and its owner or the whole socket needs the space, its connection is closed. The number of
+//! response streams per owner is limited, too.
 //!
 //! An owner is a host user, a container or a caller's identity. The host's root may use all free space, and part of the
 //! pool is reserved for it.
@@ -22,10 +22,9 @@ use tokio::time::Instant;
 const CONNECTION: usize = 16 << 20;
 /// Maximum size of unread responses on a socket's connections, in bytes.
 const ALL: usize = 64 << 20;
-/// Space reserved to create one large response, in bytes: a page of a list, and the message that is encoded to that
-/// page.
+/// Space reserved to create one large response, in bytes: a page of a list, as a message and in encoded form.
 const LARGE: usize = 4 << 20;
-/// Maximum number of response streams per socket. Each stream may hold about 64 KiB that its client has not read.
+/// Maximum number of response streams per socket. Each stream may hold about 64 KiB of unread data.
 const STREAMS: usize = 4096;
 /// Divisor of the pool: one owner gets at most this fraction, and the same fraction is reserved for root.
 const PART: usize = 4;
@@ -44,7 +43,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub enum AnswerKind {
     /// One small response. The response's own size is counted once it exists.
     Small,
-    /// One response that can be large. Space is reserved before it is created.
+    /// One response that can be large. Space is reserved before the response is created.
     Large,
     /// A stream of responses, which counts towards the limit on response streams.
     Stream,
@@ -108,7 +107,7 @@ struct Shared {
 struct OwnerShare {
     is_root: bool,
     used: InUse,
-    /// Notified while a call waits because its owner uses up its share.
+    /// Notified while a call waits because its owner's share is used up.
     pressed: Notify,
 }
 
@@ -185,8 +184,7 @@ impl AnswerBudget {
 }
 
 impl ConnectionBudget {
-    /// Claims space from the connection, its owner and the socket; returns the first of these that has too little free
-    /// space.
+    /// Claims space from the connection, its owner and the socket. Returns the first level with too little free space.
     fn take(&self, more: Amount) -> Result<(), Full> {
         let Shared { shares, owners, all, guests, .. } = &*self.all.0;
         let _changing = locked(owners);

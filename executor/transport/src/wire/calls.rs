@@ -1,7 +1,7 @@
 //! Stores the calls on one connection, with the content that h2 must not hold.
 //!
 //! The socket's reader ([`super::inbound`]) adds requests, which the calls ([`super::body`]) consume. The calls add
-//! responses, which the writer ([`super::outbound`]) consumes. h2 gets zeros of the same length, so that it alone
+//! responses, which the writer ([`super::outbound`]) consumes. h2 gets zeros of the same length, so that h2 alone
 //! handles streams, flow control and ordering. A stream's content is freed when either side closes the stream.
 
 use std::collections::{HashMap, VecDeque};
@@ -60,7 +60,7 @@ struct State {
     unread: usize,
     /// Bytes of responses that are not written to the socket.
     unwritten: usize,
-    /// Time of the client's last progress: it had nothing to read, or it had read [`PROGRESS`] bytes of responses.
+    /// Time of the client's last progress: the client had nothing to read, or had read [`PROGRESS`] bytes of responses.
     progress: Instant,
     /// Number of bytes of responses that the client has read since `progress`.
     read: usize,

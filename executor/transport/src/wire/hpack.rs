@@ -11,7 +11,7 @@ use super::huffman;
 
 /// Size of the dynamic table that a client may use before it has received the settings, in bytes (RFC 9113, 6.5.2).
 const TABLE_DEFAULT: usize = 4096;
-/// Size overhead of a table entry (RFC 7541, 4.1).
+/// Overhead of a table entry, in bytes (RFC 7541, 4.1).
 pub(super) const ENTRY_OVERHEAD: usize = 32;
 /// Maximum length of a decoded string, in bytes.
 const STRING_MAX: usize = 1 << 18;

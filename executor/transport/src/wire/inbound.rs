@@ -144,7 +144,7 @@ impl Inbound {
         }
     }
 
-    /// Closes the connection with this error code. h2 gets a CONTINUATION frame without HEADERS, which it rejects.
+    /// Closes the connection with this error code. h2 gets a CONTINUATION frame without HEADERS, which h2 rejects.
     fn fail(&mut self, code: u32) {
         self.calls.failed(code);
         frame::put(&mut self.reported, kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
@@ -185,7 +185,7 @@ impl Inbound {
             kind::GOAWAY => self.push_shadow(head, known_code(payload.get(..8).unwrap_or_default(), 4)),
             kind::WINDOW_UPDATE => self.push_shadow(head, payload),
             kind::PUSH_PROMISE => self.fail(code::PROTOCOL_ERROR),
-            // Ignored (RFC 9113, 5.3.2 and 5.5).
+            // These frames are ignored (RFC 9113, 5.3.2 and 5.5).
             kind::PRIORITY => {}
             _ => {}
         }
@@ -348,7 +348,7 @@ impl Fields {
         }
         match (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
             (Ok(name), Ok(mut value)) => {
-                value.set_sensitive(true); // keeps it out of Debug output
+                value.set_sensitive(true); // keeps the value out of Debug output
                 self.malformed |= self.request.fields.try_append(name, value).is_err();
             }
             _ => self.malformed = true,
@@ -425,7 +425,7 @@ mod tests {
         let data = frame_of(kind::DATA, flag::END_STREAM, 1, CANARY);
         let whole = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &head);
         assert_eq!(reported(&[whole, data]), [&opened[..], &zeros].concat());
-        // In several frames, with padding and priority.
+        // The request comes in several frames, with padding and priority.
         let first = [&[9][..], &[0; 5], &head[..20], CANARY[..9].as_ref()].concat();
         let pieces = [
             frame_of(kind::HEADERS, flag::PADDED | flag::PRIORITY, 1, &first),

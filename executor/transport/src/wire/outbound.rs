@@ -1,4 +1,4 @@
-//! Parses h2's frames for the socket, and replaces the placeholders in them with the header blocks and bodies of
+//! Parses h2's frames for the socket, and replaces the placeholders in the frames with the header blocks and bodies of
 //! responses.
 
 use std::collections::VecDeque;
@@ -122,7 +122,7 @@ impl Outbound {
                 self.put_block(&head, &block);
                 self.parser = skipped(head.length);
             }
-            // Continues h2's own header block, which was replaced.
+            // This frame continues h2's own header block, which was replaced.
             kind::CONTINUATION => return self.parser = skipped(head.length),
             _ if head.length > 0 => self.parser = Parser::Payload(head, Vec::with_capacity(head.length)),
             _ => {

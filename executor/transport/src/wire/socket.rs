@@ -1,4 +1,4 @@
-//! The stream that h2 reads and writes. The stream converts between a socket and h2 by [`Inbound`] and [`Outbound`].
+//! The stream that h2 reads and writes. The stream converts between a socket and h2 with [`Inbound`] and [`Outbound`].
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 64 << 10;
 /// Maximum number of pieces per write.
 const PIECES: usize = 64;
 
-/// The stream of a connection, as h2 sees it.
+/// Stream of a connection for h2.
 #[derive(Debug)]
 pub struct Wire<S> {
     stream: S,

@@ -37,8 +37,8 @@ fn short_names_are_dockers() {
     assert_eq!(selector.wanted(), format!("sha256:{HEX}"));
 }
 
-/// Inputs on which parsers differ have the expected result: the long form without `docker://`, or this part of the
-/// error. ADR 51 compares this parser with the parser of `oci-spec`.
+/// Inputs on which parsers differ have the expected result: the long form without `docker://`, or an error that
+/// contains the expected part. ADR 51 compares this parser with the parser of `oci-spec`.
 #[test]
 fn inputs_that_parsers_disagree_on() {
     let (upper, sha384) = (HEX.to_uppercase(), format!("{HEX}{}", &HEX[..32]));

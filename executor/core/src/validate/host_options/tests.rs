@@ -68,7 +68,8 @@ fn host_options_defaults_are_canonical() {
     };
     assert_eq!(plan.host_options, expected);
     recheck(&plan, &policy()).unwrap();
-    // A launcher with another list refuses the plan. So does every launcher if a value is not in canonical form.
+    // A launcher with another list refuses the plan. Every launcher refuses a plan with a value that is not in
+    // canonical form.
     let fields: Vec<String> = recheck(&plan, &Policy::default()).unwrap_err().into_iter().map(|v| v.field).collect();
     assert_eq!(fields, ["apparmor_profile", "devices[0].name", "devices[1].name", "devices[2].name"]);
     let mut otherwise = plan;

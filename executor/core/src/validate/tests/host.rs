@@ -24,7 +24,7 @@ fn with(change: impl Fn(&mut PlannedImage)) -> Draft<'static> {
     Draft { rootfs: "docker://registry/app:1", image: Some(image), ..draft() }
 }
 
-/// The launcher enforces the policy for images, too: a compromised daemon cannot run a forbidden image.
+/// The launcher also enforces the policy for images: a compromised daemon cannot run a forbidden image.
 #[test]
 fn launcher_enforces_image_policy() {
     let allowing = |patterns: &[&str]| {
@@ -226,7 +226,7 @@ fn capabilities_cannot_bypass_closed_egress() {
     assert_eq!(asked(Network::Cni, false, "CAP_CHOWN", true), ["privileged"]);
 }
 
-/// The socket requires the host's user namespace, and access to it is equivalent to root on the host.
+/// The socket requires the host's user namespace, and access to the socket is equivalent to root on the host.
 #[test]
 fn dockers_socket_is_the_operators_to_allow() {
     let isolation = |user_namespace| Isolation { docker_socket: true, user_namespace, ..Isolation::default() };

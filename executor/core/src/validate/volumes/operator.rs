@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::plan::{HostPathRule, HostVolume};
 use crate::validate::{Policy, shorten, surroundings};
 
-/// Maximum number of the operator's volumes.
+/// Maximum number of entries in each list of the operator.
 const HOST_VOLUMES_MAX: usize = 1000;
 /// Maximum length of the name of an operator's volume, in bytes.
 const NAME_MAX: usize = 128;

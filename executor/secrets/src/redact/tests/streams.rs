@@ -54,8 +54,8 @@ proptest! {
         stream.push(&second, rest, &mut out);
         stream.flush(&second, &mut out);
         prop_assert_eq!(stream.held(), 0);
-        // Forms that both redactors mask do not survive unless a flush split them. A form that begins or ends with a
-        // part of a mark was not in the text.
+        // Forms that both redactors mask do not survive unless a flush split them. Forms that begin or end with a
+        // part of a mark were not in the text.
         let pieces = between_marks(&out);
         let has = |form: &&[u8]| pieces.iter().any(|piece| piece.windows(form.len()).any(|window| window == *form));
         let survivor = first.forms().find(has);

@@ -339,8 +339,8 @@ fn directories_are_real_and_change_kind() {
     assert_eq!(read(&volume, "0/db/b/user").as_deref(), Some("one"));
 }
 
-/// A rotation also changes the modes of the visible directories: adds permissions before the swap, removes others after
-/// it.
+/// A rotation also changes the modes of the visible directories: permissions are added before the swap and removed
+/// after the swap.
 #[test]
 fn directory_modes_follow_their_files() {
     let (volume, _) = filled();

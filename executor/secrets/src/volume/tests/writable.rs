@@ -1,4 +1,4 @@
-//! Tests files that a process may change, and everything that it may create before the wipe.
+//! Tests writable files, and other entries that a process may create before the wipe.
 
 use std::os::unix::fs::FileExt as _;
 
