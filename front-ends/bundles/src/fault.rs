@@ -1,10 +1,10 @@
-//! Collects the violations in a catalog or bundle, so that all are reported together. Each has a location and a rule.
+//! Collects the violations in a catalog or bundle, to report them together. Each violation has a location and a rule.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Maximum number of violations that are stored. A file that is not a catalog at all has thousands.
+/// Maximum number of violations that are stored. A file that is not a catalog can have thousands.
 pub const FAULTS_MAX: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -62,7 +62,7 @@ impl Faults {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Returns true if a stored violation breaks this rule.
+    /// Returns true if this rule has a stored violation.
     pub fn breaks(&self, rule: &str) -> bool {
         self.found.iter().any(|fault| fault.rule == rule)
     }

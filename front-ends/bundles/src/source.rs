@@ -168,7 +168,7 @@ impl Files {
         self.pin.clone().unwrap_or_else(|| self.digest())
     }
 
-    /// Returns the files below a directory, with their paths relative to it.
+    /// Returns the files below a directory, with their paths relative to the directory.
     pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         self.files
             .iter()
@@ -347,7 +347,7 @@ impl Sink {
     }
 }
 
-/// Removes a leading `./` from a name in an archive. Refuses names that escape the archive.
+/// Removes leading slashes and `.` components from a name in an archive. Refuses names that escape the archive.
 pub(crate) fn name_within(name: &[u8]) -> Result<String, SourceError> {
     let shown = || String::from_utf8_lossy(name).chars().take(200).collect::<String>();
     let text = std::str::from_utf8(name).map_err(|_| SourceError::Entry(shown(), "is not UTF-8"))?;

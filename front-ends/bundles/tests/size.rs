@@ -1,4 +1,4 @@
-//! Validates a catalog as large as the largest existing ones (500 packages, 10,000 bundles, 200 MB), and prints time
+//! Validates a catalog as large as the largest known catalogs (500 packages, 10,000 bundles, 200 MB), and prints time
 //! and memory. Run it in release mode: `cargo test --release -p executor-bundles --test size -- --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test

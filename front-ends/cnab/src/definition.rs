@@ -51,7 +51,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Parses a schema. `path` is its JSON pointer, for error messages.
+    /// Parses a schema. `path` is the JSON pointer of the schema, for error messages.
     ///
     /// # Errors
     /// Returns an error if the schema is invalid or refers to another document.

@@ -29,7 +29,7 @@ pub struct Requirement {
     pub version: Criteria,
 }
 
-/// Accepted versions; any version if empty.
+/// Accepted versions. If `ranges` is empty, all releases are accepted; prereleases only if `prereleases` is true.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Criteria {
     /// Ranges such as `1.2.3`, `1.2.x`, `1.x` or `1.5.x - 3`. A version must match one of them.
@@ -194,7 +194,8 @@ impl Range {
     }
 }
 
-/// Returns true if `version` is a prerelease of `of`. For example, 2.0.0-beta precedes 2.0.0 but does not match 1.x.
+/// Returns true if `version`, which precedes `of`, is a prerelease of `of`. For example, 2.0.0-beta precedes 2.0.0 but
+/// does not match 1.x.
 fn is_prerelease_of(version: &Version, of: &Version) -> bool {
     (version.major, version.minor, version.patch) == (of.major, of.minor, of.patch)
 }

@@ -1,11 +1,11 @@
-//! Collects violations of rules by a document or a value, so that all are reported together. Each has a JSON pointer
+//! Collects violations of rules by a document or a value, to report them together. Each violation has a JSON pointer
 //! and a rule.
 //!
 //! Messages never contain values that may be secret. The code that adds a violation must ensure this.
 
 use std::fmt;
 
-/// Maximum number of violations that are stored. A document that is not a bundle at all has thousands.
+/// Maximum number of violations that are stored. A document that is not a bundle can have thousands.
 pub const VIOLATIONS_MAX: usize = 100;
 
 /// A broken rule.

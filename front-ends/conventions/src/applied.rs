@@ -6,8 +6,9 @@ use crate::violation::{Violations, shown};
 
 /// Annotation of a template with one line per applied convention, `CONVENTION/APPLIED`.
 pub const APPLIED_CONVENTIONS: &str = "conventions.carto.run/applied-conventions";
-/// Maximum number of lines in one response, and maximum length of a line in bytes.
+/// Maximum number of lines in one response.
 const LINES_MAX: usize = 100;
+/// Maximum length of a line, in bytes.
 const LINE_MAX: usize = 256;
 
 /// Lines of the annotation that lists the applied conventions.

@@ -40,7 +40,7 @@ impl Endpoint {
             }
         }
         if rest.split('/').next().is_some_and(|authority| authority.contains('@')) {
-            return Err("has a user name, which is not permitted".to_owned()); // it may be a password
+            return Err("has a user name, which is not permitted".to_owned()); // the user name may be a secret
         }
         let base = Origin::new("", true);
         let (origin, path) = Origin::parse(url, &base).ok_or_else(|| format!("{} is not a URL", shown(url)))?;

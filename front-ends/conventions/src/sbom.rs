@@ -20,8 +20,9 @@ pub const LAYER_MAX: u64 = 32 << 20;
 pub const BYTES_MAX: u64 = 32 << 20;
 /// Maximum number of SBOMs per image, and of entries in the SBOM layer.
 pub const BOMS_MAX: u64 = 1000;
-/// Label with the layer's diffID, and the metadata label, which also contains the diffID.
+/// Label with the layer's diffID.
 const LABEL: &str = "io.buildpacks.app.sbom";
+/// Label with the metadata of the build, which also contains the diffID.
 const METADATA: &str = "io.buildpacks.lifecycle.metadata";
 /// Prefix of an SBOM's name; the path of the file follows.
 const PREFIX: &str = "cnb-app";

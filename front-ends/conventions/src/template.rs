@@ -82,7 +82,7 @@ impl Place {
 
 /// Returns a template as JSON.
 pub fn document(template: &PodTemplateSpec) -> Value {
-    serde_json::to_value(template).unwrap_or_default() // its keys are strings
+    serde_json::to_value(template).unwrap_or_default() // cannot fail: all keys are strings
 }
 
 /// Parses a template from JSON. Fields that this version of Kubernetes does not define are dropped.

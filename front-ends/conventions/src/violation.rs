@@ -1,4 +1,4 @@
-//! Collects violations, so that all are reported together. Each has its convention, field and rule.
+//! Collects violations, to report them together. Each violation has a convention, a field and a rule.
 //!
 //! Messages never contain values of a template or of a response, because they may be secret.
 

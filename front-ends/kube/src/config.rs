@@ -89,7 +89,7 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// Values by key.
     pub data: BTreeMap<String, Bytes>,
-    /// Keys of `binaryData`, which are skipped for variables (rule P15).
+    /// Keys of `binaryData`: `envFrom` skips them, and a key reference treats them as missing (rules P15 and P19).
     pub binary: Vec<String>,
     /// True if the data must not change.
     pub immutable: bool,

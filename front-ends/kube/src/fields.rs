@@ -127,8 +127,7 @@ impl PodPlan {
     }
 }
 
-/// Returns the longest field in a table that equals `field` or is a parent of it, with the path, and the rest of
-/// `field`.
+/// Returns the longest field in a table that equals or contains `field`, with its path and the rest of `field`.
 fn look_up<'a>(
     table: &[(&'static str, &'static str)],
     field: &'a str,

@@ -178,7 +178,7 @@ impl Report {
     /// Returns all violations if there are any.
     pub fn finish<T>(self, value: T) -> Result<(T, Vec<Violation>), Violations> {
         let Self { violations: mut list, beyond, warnings, .. } = self;
-        // Sort by file, in the order of the violations' files, and by line.
+        // Sort by file, in the order in which the files first occur, and by line.
         let files: Vec<String> = list.iter().map(|violation| violation.file.clone()).collect();
         let first = |file: &str| files.iter().position(|other| other == file);
         list.sort_by_key(|violation| (first(&violation.file), violation.line));

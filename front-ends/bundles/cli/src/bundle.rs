@@ -102,7 +102,7 @@ struct UnpackArgs {
     with_secrets: bool,
 }
 
-/// Entry point of the program under the name `agent-cli-bundle`.
+/// Runs the program under the name `agent-cli-bundle`.
 pub(crate) fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == kube::BOUND) {

@@ -61,7 +61,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct CatalogArg {
-    /// The catalog
+    /// File, directory, archive, image or git commit; see `agent-cli catalog --help`
     #[arg(value_name = "CATALOG")]
     catalog: String,
     #[command(flatten)]
@@ -72,7 +72,7 @@ struct CatalogArg {
 struct ShowArgs {
     #[command(flatten)]
     catalog: CatalogArg,
-    /// The package
+    /// Name of the package
     #[arg(value_name = "PACKAGE")]
     package: String,
     /// Show only this channel

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::install::{InstallError, StoreArgs};
 
-/// The last second that RFC 3339 can represent.
+/// Last time that RFC 3339 can represent, in seconds since the Unix epoch.
 const END: u64 = 253_402_300_799;
 
 #[derive(Clone, Debug, Args)]

@@ -134,7 +134,7 @@ impl Player<'_> {
         let ((), answer, said, status) = loop {
             tokio::select! {
                 done = &mut whole => break done,
-                // The terminal sends its signals to the child directly; SIGTERM is forwarded. This program cleans up,
+                // Stop the child with SIGTERM, because only a terminal signals both processes. This program cleans up,
                 // not the child.
                 signal = self.interrupts.next() => {
                     interrupted = Some(signal);
@@ -158,7 +158,7 @@ impl Player<'_> {
     }
 }
 
-/// The hidden command: `run-bound PARENT PROGRAM ARGUMENTS...`. Returns only if the program cannot be run.
+/// Runs the hidden command `run-bound PARENT PROGRAM ARGUMENTS...`. Returns only if the program cannot be run.
 pub(crate) fn run_bound(mut args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
     let (Some(parent), Some(program)) = (args.next(), args.next()) else { return 125.into() };
     let bound = set_parent_process_death_signal(Some(Signal::KILL));

@@ -1,7 +1,7 @@
 //! `agent-cli-bundle` installs bundles of operators through executord. agent-cli runs this program as `agent-cli
-//! bundle`. Under the name `agent-cli-catalog` the same program is `agent-cli catalog`.
+//! bundle`. Under the name `agent-cli-catalog`, the same program implements `agent-cli catalog`.
 //!
-//! The library `executor_bundles` implements bundles and catalogs. This crate has the command lines ([`bundle`],
+//! The library `executor_bundles` implements bundles and catalogs. This crate contains the command lines ([`bundle`],
 //! [`catalog`]) and their common parts ([`common`]). The crate manages installations ([`install`], [`events`]), runs
 //! `agent-cli-kube` ([`kube`]) and pulls images from registries ([`registry`]).
 

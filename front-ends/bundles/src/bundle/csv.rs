@@ -37,7 +37,7 @@ pub struct Deployment {
     pub spec: Node,
 }
 
-/// A part of a bundle that needs an API server.
+/// A part of a bundle that needs a feature that executord does not provide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotProvided {
     /// Name of the part, for error messages.
@@ -230,7 +230,7 @@ fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
     }
 }
 
-/// Checks the upper and lower case of annotation names, and the examples in `alm-examples`.
+/// Checks the case of annotation names, and the examples in `alm-examples`.
 fn annotations(
     node: &Node,
     owned: &[OwnedDefinition],

@@ -94,7 +94,7 @@ fn names(object: &Object, spec: &Node, wrong: &mut impl FnMut(String)) {
     let single = ["plural", "singular", "kind", "listKind"].map(|name| (name, field(&["names", name])));
     let single = single.into_iter().filter(|(_, value)| !value.is_empty());
     for (name, value) in single.chain(words("shortNames")).chain(words("categories")) {
-        // The names of the kinds may have upper-case letters.
+        // `kind` and `listKind` may contain upper-case letters.
         let folded = if name.ends_with("ind") { value.to_lowercase() } else { value.to_owned() };
         if !is_word(&folded) {
             let needed = "must be at most 63 characters of a-z, 0-9 and `-`, beginning with a letter";

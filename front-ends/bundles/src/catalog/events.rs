@@ -91,7 +91,7 @@ struct Inner<'e, 'a> {
 }
 
 impl<'a> Inner<'_, 'a> {
-    /// Returns the next event; `None` at the end of the document.
+    /// Returns the next event; `None` at the end of the list or object.
     fn next(&mut self) -> Result<Option<Event<'a>>, Left> {
         let event = self.events.next()?;
         self.ended = matches!(event, Event::SequenceEnd | Event::MappingEnd);

@@ -82,7 +82,7 @@ struct Task {
 /// Reads all objects of a file or directory. With `digests`, computes the digest of each object's content.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read or an object is invalid. A single error refuses the whole catalog.
+/// Returns an error if a file cannot be read or an object is invalid. A single error makes the whole catalog invalid.
 pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
     let listing = files::list(root)?;
     let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
@@ -182,7 +182,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
                     let digest = digests.then(|| value(text).map(|value| digest(&value))).and_then(Result::ok);
                     objects.push(Object { place, blob, digest });
                 }
-                // Violations beyond the maximum are only counted.
+                // The caller limits the number of stored violations.
                 Err((rule, message)) => faults.push((file, offset, line, rule, message)),
             }
         }
@@ -205,7 +205,7 @@ fn digest(value: &Value) -> [u8; 32] {
 }
 
 impl Objects {
-    /// Returns the file and line for error messages, relative to the catalog.
+    /// Returns the path relative to the catalog and the line, for error messages.
     pub fn place_text(&self, file: usize, line: u64) -> String {
         let Some(path) = self.listing.files.get(file) else { return String::new() };
         let shown = path.strip_prefix(&self.root).ok().filter(|rest| !rest.as_os_str().is_empty());
@@ -239,7 +239,7 @@ impl Objects {
     /// Reads an object again, with all of its fields.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or has changed since the catalog was loaded.
+    /// Returns an error if the file cannot be read, or if `place` no longer contains a valid document.
     pub fn content(&self, place: &Place) -> Result<Value, FilesError> {
         let path = &self.listing.files[place.file];
         let failed = |error| FilesError::Read(path.clone(), error);

@@ -40,7 +40,7 @@ struct Pattern {
 #[derive(Debug)]
 enum Token {
     Byte(u8),
-    /// `?` or a class: for each byte, whether it matches.
+    /// `?` or a class; true for each matching byte.
     Class(Box<[bool; 256]>),
     /// `*`: any bytes except `/`.
     Star,
@@ -98,8 +98,8 @@ fn without_spaces(line: &[u8]) -> &[u8] {
 
 /// Returns the tokens of a pattern; `None` if it matches nothing.
 fn tokens(pattern: &[u8]) -> Option<Vec<Token>> {
-    // git compares the text before the first wildcard separately, so that a `**` there counts as the start of a
-    // pattern.
+    // git compares the text before the first wildcard separately, so a `**` that is the first wildcard is treated as if
+    // it began the pattern.
     let first_wildcard = pattern.iter().position(|byte| b"*?[\\".contains(byte));
     let mut tokens = Vec::new();
     let mut rest = pattern;

@@ -7,7 +7,7 @@ use memchr::memmem;
 
 use super::form::{DOCUMENT_MAX, Form};
 
-/// Number of bytes that are read at a time.
+/// Minimum size of a read, in bytes.
 const CHUNK: usize = 256 << 10;
 
 /// A document with its location.
@@ -135,7 +135,7 @@ impl<R: Read> Documents<R> {
             let rest = self.rest();
             while at < rest.len() {
                 if in_text {
-                    // End of the string, or an escape.
+                    // Find the end of the string or an escape.
                     match memchr::memchr2(b'"', b'\\', &rest[at..]) {
                         None => at = rest.len(),
                         Some(found) if rest[at + found] == b'\\' => at += found + 2,

@@ -93,8 +93,8 @@ fn fetch(url: &str, commit: &str, limits: &Limits) -> Result<Repository, SourceE
     Ok(Repository { own, objects: None })
 }
 
-/// Finds the objects of a local repository, worktree or submodule. Of its configuration, only the location of the
-/// objects is used.
+/// Finds the objects of a local repository, worktree or submodule. Only the location of the objects is taken from its
+/// configuration.
 fn local(path: &Path, commit: &str) -> Result<Repository, SourceError> {
     let nested = path.join(".git");
     let git_dir = if nested.exists() { &nested } else { path };

@@ -123,7 +123,7 @@ fn parsed<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T, Sour
         .map_err(|error| SourceError::Image(format!("the image's {what} is not valid: {error}")))
 }
 
-/// Returns the path of a blob; only SHA-256 and SHA-512 are accepted.
+/// Returns the path of a blob; only SHA-256 is accepted.
 fn blob(root: &Path, digest: &str) -> Result<PathBuf, SourceError> {
     match digest.split_once(':') {
         Some(("sha256", hex)) if hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -169,7 +169,7 @@ fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sou
     };
     let (pin, mut bytes) = (descriptor.digest.clone(), checked(root, &descriptor.digest)?);
     let mut manifest: Manifest = parsed("manifest", &bytes)?;
-    // The manifest is an index of platforms. Only one level is supported.
+    // If the manifest is an index, select the manifest for this platform. Nested indexes are not supported.
     if !manifest.manifests.is_empty() {
         let inner = manifest.manifests.iter().find(|it| it.platform.as_ref().is_none_or(is_ours));
         let inner =

@@ -179,7 +179,7 @@ fn b9_definitions_are_unique_with_known_version() {
     good(&[("manifests/backups.crd.yaml", &beta)]);
 }
 
-/// All parts of a definition except its schemas are validated as an API server does.
+/// All parts of a definition except its schemas are validated as by an API server.
 #[test]
 fn b9_definitions_are_whole() {
     let with = |from: &str, to: &str| {
@@ -484,7 +484,7 @@ fn p1_p2_p3_of_plain_bundles() {
     let two = plain(&[("manifests/x.yaml", &format!("{map}---\n{}", map.replace("name: x", "name: z")))])
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(two.objects.len(), 2);
-    // Objects in lists are validated like others.
+    // Objects in lists are validated like other objects.
     let list = |items: &str| {
         format!("apiVersion: v1\nkind: List\nitems: [{{apiVersion: v1, kind: ConfigMapList, items: [{items}]}}]\n")
     };

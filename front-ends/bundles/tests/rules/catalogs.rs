@@ -300,7 +300,7 @@ fn memory_bombs_are_refused_quickly() {
     }
     breaks("C1", &bomb);
     breaks("C1", &format!("schema: x\na: {}{}", "[".repeat(10_000), "]".repeat(10_000)));
-    // Skipping nested JSON does not use the stack.
+    // Skipping nested JSON does not recurse.
     good(&format!("{{\"schema\": \"x\", \"a\": {}{}}}", "[".repeat(10_000), "]".repeat(10_000)));
     // A long string is valid. A duplicate key is also valid: its last value is used.
     good(&and(&format!("schema: x\ntext: {}", "x".repeat(1 << 20))));

@@ -13,7 +13,7 @@ use executor_cli_kit::session::Session;
 use crate::actions::{self, Begun, Planned};
 use crate::args::{ClaimsArgs, CnabCommand};
 
-/// Install, upgrade and uninstall Cloud Native Application Bundles (CNAB), through executord.
+/// Install, upgrade and uninstall Cloud Native Application Bundles (CNAB), through executord
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli-cnab",

@@ -12,7 +12,7 @@
 //! - EXECUTOR_CNAB_USER is the user to run as.
 //! - EXECUTOR_CNAB_IGNORE_DIGEST=1 permits images whose digest cannot be verified.
 //!
-//! For the variables with value 1, `true` and `yes` mean 1; `0`, `false` and `no` mean unset.
+//! For the variables with value 1, `true`, `yes` and `on` mean 1; `0`, `false`, `no` and `off` mean unset.
 
 use std::process::ExitCode;
 use std::str::FromStr as _;
@@ -49,7 +49,7 @@ const PROGRAM: &str = "cnab-executor";
 const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
                      images that it runs, and without arguments it reads an operation from standard input";
 
-/// Entry point of the program.
+/// Runs the program under the name `cnab-executor`.
 pub(crate) fn drive() -> ExitCode {
     let result = match std::env::args_os().nth(1) {
         Some(argument) if argument == "--handles" => {

@@ -23,8 +23,9 @@ use crate::error::CnabError;
 use crate::plan::ImageChoice;
 use crate::request::ImageSource;
 
-/// Size of the messages in which an archive is sent, in bytes, and number of buffered messages.
+/// Size of the messages in which an archive is sent, in bytes.
 const PIECE: usize = 256 << 10;
+/// Maximum number of buffered messages.
 const PIECES: usize = 8;
 /// Prefixes of references to images on a disk.
 const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
@@ -132,7 +133,7 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
     )))
 }
 
-/// Requests that executord reads an image from the local disk, or sends the image to executord.
+/// Makes executord read an image from the local disk, or sends the image to executord.
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     let request =
         images::Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });

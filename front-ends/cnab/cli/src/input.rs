@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, CnabError> {
     if bytes.len() as u64 > limit { Err(CnabError::TooLarge { path: path.to_owned(), limit }) } else { Ok(bytes) }
 }
 
-/// Returns a function that converts violations of `what` to an error.
+/// Returns a function that converts the violations in `what` to an error.
 pub(crate) fn wrong(what: impl Into<String>) -> impl FnOnce(Violations) -> CnabError {
     let what = what.into();
     move |violations| CnabError::Wrong { what, violations }

@@ -1,7 +1,7 @@
 //! Plans the steps of an action: one step for the bundle and one for each dependency, in the order that the bundle
 //! defines.
 //!
-//! All errors are reported here, before anything is started or written. The only exception are parameter values that
+//! All errors are reported here, before anything is started or written. The only exceptions are parameter values that
 //! are outputs of earlier steps. The installation is locked until the action is complete.
 //!
 //! Rules are numbered as in `docs/guides/cnab-rules.md`.

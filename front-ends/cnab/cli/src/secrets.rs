@@ -1,4 +1,5 @@
-//! Reads the values of credentials from their sources: a variable, a file, or a program's standard output.
+//! Reads the values of credentials from their sources: a variable, a file, a program's standard output, or the
+//! credential set itself.
 //!
 //! Errors name the credential and the source, but never contain the value. The standard error of a program is forwarded
 //! to the standard error of agent-cli, and is not part of the value.

@@ -3,7 +3,7 @@
 //!
 //! The name of the container is derived from the claim. executord reports whether the container is running, has exited
 //! or does not exist; this determines the result. The caller holds the lock of the installation, so no other process
-//! works on it. Unfinished actions of other tools are ignored.
+//! changes the installation. Unfinished actions of other tools are ignored.
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::follow;
@@ -27,7 +27,7 @@ use crate::ended::{Ended, LOG_MAX, conclude, delete, evaluate, record};
 use crate::error::CnabError;
 
 /// Records the results of the installation's unfinished actions. If `interrupts` is given, waits for containers that
-/// still run, and shows their output. Otherwise skips them.
+/// still run, and shows their output. Otherwise skips these containers.
 pub(crate) async fn settle(
     session: &Session,
     store: &Store,

@@ -11,7 +11,7 @@ use executor_cnab::relocation::Relocation;
 use executor_cnab::{credentials as sets, names};
 use serde_json::{Value, json};
 
-/// A bundle with one parameter of every relevant kind.
+/// Returns a bundle with one parameter of every relevant kind.
 fn typed() -> executor_cnab::bundle::Bundle {
     let place = |name: &str| json!({ "env": name.to_uppercase(), "path": format!("/etc/x/{name}") });
     let parameter = |name: &str| (name.to_owned(), json!({ "definition": name, "destination": place(name) }));

@@ -10,7 +10,7 @@ use executor_cli_kit::request::forbid_dumps;
 use crate::args::{ConfigArgs, FilesArgs};
 use crate::work;
 
-/// Decorate pod templates of Kubernetes objects by conventions: HTTPS servers that the operator registers.
+/// Decorate pod templates of Kubernetes objects by conventions: HTTPS servers that the operator registers
 ///
 /// Conventions are registered in a file: --config, else EXECUTOR_CONVENTIONS, else ~/.config/executor/conventions.toml,
 /// else /etc/executor/conventions.toml. See docs/guides/conventions.md.

@@ -134,7 +134,7 @@ pub(crate) fn add_variable(name: &'static str, value: &'static str) -> impl Fn(&
     }
 }
 
-/// Server that changes nothing.
+/// Implements a server that changes nothing.
 pub(crate) fn nothing(_: &mut Value, _: &Value) -> Vec<String> {
     Vec::new()
 }

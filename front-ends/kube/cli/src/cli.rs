@@ -13,7 +13,7 @@ use crate::args::{DownArgs, KubeCommand, LogsArgs, MakeCommand, PlayArgs, PsArgs
 use crate::input::Input;
 use crate::{down, play, read, units};
 
-/// Run Kubernetes objects on this host, through executord, without a cluster.
+/// Run Kubernetes objects on this host, through executord, without a cluster
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli-kube",

@@ -185,7 +185,8 @@ fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
     }
 }
 
-/// Reads at most `room` + 1 bytes. If the buffer must grow, the old buffer is zeroed before it is freed.
+/// Reads until the end of the file or until `bytes` is longer than `room`. If the buffer must grow, the old buffer is
+/// zeroed before it is freed.
 fn fill(from: &mut dyn Read, room: usize, bytes: &mut Zeroizing<Vec<u8>>) -> io::Result<()> {
     let mut chunk = Zeroizing::new([0u8; 16 << 10]);
     while bytes.len() <= room {

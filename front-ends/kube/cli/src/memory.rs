@@ -58,7 +58,7 @@ pub(crate) struct Memory {
     _lock: Option<File>,
 }
 
-/// Whether a container's secret environment and secret files have changed.
+/// Kinds of a container's secrets that have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) environment: bool,

@@ -10,7 +10,7 @@ use super::Lowering;
 pub(super) struct Identity {
     /// User as `uid` or `uid:gid`; empty to use the image's user.
     pub(super) user: String,
-    /// True if it must still be checked that the image's user is not root.
+    /// True if a later check must ensure that the image's user is not root.
     pub(super) check_image: bool,
     pub(super) groups: Vec<String>,
     pub(super) strict_groups: bool,
@@ -158,7 +158,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Checks a seccomp profile. Returns true for no filter.
+    /// Checks a seccomp profile. Returns true if no filter applies.
     fn seccomp(&mut self, path: &str, profile: Option<&SeccompProfile>) -> bool {
         if profile.is_some_and(|profile| profile.type_ != "Localhost" && profile.localhost_profile.is_some()) {
             self.refuse(&format!("{path}.localhostProfile"), "P47", "is only allowed with the type Localhost");

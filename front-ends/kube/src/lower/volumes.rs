@@ -17,7 +17,7 @@ use crate::names::is_label;
 /// Default size of a memory volume, in bytes.
 const MEMORY_DEFAULT: u64 = 64 << 20;
 
-/// What a volume of the pod becomes in requests to executord.
+/// Lowered form of a volume of the pod.
 #[derive(Clone)]
 pub(super) enum Kind {
     /// An empty volume of the pod.

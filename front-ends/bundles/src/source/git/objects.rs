@@ -102,7 +102,7 @@ impl Objects {
         let Self { process, to, from, .. } = self;
         drop((to, from));
         match result {
-            // The output was truncated: git's own message has the reason.
+            // The output was truncated: git's own message contains the reason.
             Err(SourceError::Git(why)) => match process.finish("read the objects") {
                 Err(error) => Err(SourceError::Git(format!("{why} ({error})"))),
                 Ok(()) => Err(SourceError::Git(why)),

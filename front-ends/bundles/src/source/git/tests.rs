@@ -217,7 +217,7 @@ fn configuration_of_the_repository_runs_nothing() {
     ] {
         repository.git(&["config", key, value], b"");
     }
-    // In a partial clone git would fetch a missing object.
+    // In a partial clone, git would fetch a missing object.
     let object = repository.git(&["rev-parse", "HEAD:two"], b"");
     fs::remove_file(repository.loose(&object)).unwrap();
     let why = repository.refusal(&commit).to_string();
@@ -239,7 +239,7 @@ fn fetch_past_its_time_is_killed() {
     let limits = Limits { time: Duration::from_secs(3), ..Limits::FETCH };
     let why = fetch(&url, &"0".repeat(40), &limits).err().unwrap().to_string();
     assert!(why.ends_with("within 3 s"), "{why}");
-    // On a busy machine the fetch may have finished before it connected.
+    // If the fetch timed out before it connected, unblock the server.
     drop(TcpStream::connect(address));
     let ended = server.join().unwrap();
     assert!(matches!(ended, Ok(()) | Err(std::io::ErrorKind::ConnectionReset)), "{ended:?}");

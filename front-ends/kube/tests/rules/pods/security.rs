@@ -11,7 +11,7 @@ use crate::common::{MAP, checked, file, member, options, plan, plan_with, pod, r
 /// Effect of a security field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
-    /// The requests differ from those without the field.
+    /// The requests differ from the requests without the field.
     Applied,
     /// The requests are unchanged, because the value of the field is the default.
     Holds,
