@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use prost::Message as _;
 
-/// Messages that carry a secret, or contain such a message. Their `Debug` is written by hand and prints
-/// names and sizes only (see `src/redact.rs`).
+/// Messages that carry secrets or streamed bytes. Their `Debug` is written by hand and prints names and sizes only (see
+/// `src/redact.rs`).
 const NO_DERIVED_DEBUG: [&str; 18] = [
     ".executor.v1.AttachRequest",
     ".executor.v1.AttachResponse",

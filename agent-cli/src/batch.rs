@@ -124,7 +124,7 @@ pub(crate) async fn finish<T: Serialize>(
 }
 
 /// Prints notes about the exit of a container: a reached memory limit, missing output, captured outputs, and the
-/// failure. Missing output and the failure are not printed if `messages` of its log already contain them.
+/// failure. Missing output and the failure are not printed if the log's `messages` already contain them.
 pub(crate) fn explain_end(session: &Session, container: &Container, messages: &[String]) {
     let Some(result) = &container.result else { return };
     if result.oom_killed {

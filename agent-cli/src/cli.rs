@@ -47,7 +47,7 @@ enum ParsedLine {
     Program(Box<Global>, Call),
 }
 
-/// Entry point of agent-cli.
+/// Parses the command line of agent-cli, and runs the command or the external program.
 pub(crate) fn main() -> ExitCode {
     let line = std::env::args_os().collect::<Vec<_>>();
     match read(&line) {
@@ -91,7 +91,7 @@ fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
 fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Error> {
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
-    // The unknown word is the subcommand of a built-in command.
+    // If this fails, the unknown word is the subcommand of a built-in command.
     let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(docker_group(line, error)) };
     let Some((name, words)) = matches.subcommand() else { return Err(error) };
     let mut global = Global::from_arg_matches(&matches)?;

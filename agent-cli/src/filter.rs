@@ -140,8 +140,8 @@ fn health(word: &str) -> Result<&'static str, String> {
     })
 }
 
-/// Returns true if a reference names the wanted image. `wanted` may omit three defaults of docker: the registry, the
-/// repository prefix and the tag.
+/// Returns true if a reference names the wanted image. `wanted` may omit docker's default registry and repository
+/// prefix. Without a tag, `wanted` matches every tag; without a digest, every digest.
 fn is_image(reference: &str, wanted: &str) -> bool {
     let bare = |text: &str| {
         let text = ["docker://", "docker.io/", "library/"]

@@ -23,8 +23,8 @@ pub struct Wanted {
     pub keys: DetachKeys,
     /// True if the process blocks while its output is not read.
     pub lossless: bool,
-    /// Byte offset in the output at which to begin; it may be in output that executord has kept. `None` begins with new
-    /// output.
+    /// Byte offset in the output at which to begin; may be in earlier output that executord has kept. `None` begins
+    /// with new output.
     pub from: Option<u64>,
 }
 

@@ -38,7 +38,7 @@ pub enum TargetKind {
 pub struct Place {
     /// Directory that all files are written below.
     pub directory: PathBuf,
-    /// True if the directory is to be created when it does not exist.
+    /// True if a missing directory is created.
     pub make: bool,
     /// Name of the file or copied directory below `directory`. `None` if files are written directly into `directory`.
     pub name: Option<OsString>,
@@ -94,7 +94,7 @@ fn there(path: &Path) -> io::Result<TargetKind> {
     })
 }
 
-/// Returns where cp would write `source`, for a destination of the file type `there`.
+/// Returns the place to which cp would write `source`, for a destination of the file type `there`.
 pub fn place(source: Source<'_>, destination: &Path, there: TargetKind) -> Result<Place, WriteError> {
     let refused = |why| Err(WriteError::Refused { path: destination.to_owned(), why });
     let own_name = |path: &str| path.rsplit('/').next().map(OsString::from);

@@ -24,7 +24,7 @@ fn directories() -> Vec<PathBuf> {
     own.into_iter().chain(in_path(&std::env::var_os("PATH").unwrap_or_default())).collect()
 }
 
-/// Returns the directories of a PATH. Relative entries are skipped, because this may run as root.
+/// Returns the directories of a PATH. Relative entries are skipped, because this program may run as root.
 fn in_path(path: &OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|directory| directory.is_absolute()).collect()
 }

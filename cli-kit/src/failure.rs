@@ -1,4 +1,4 @@
-//! Errors of the command line, with advice and the status to exit with.
+//! Errors of the command line, with advice and exit statuses.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};

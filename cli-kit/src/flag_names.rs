@@ -145,7 +145,7 @@ pub fn flag(field: &str, doing: &str) -> String {
     }
 }
 
-/// Fields that executord's messages name, and their flags.
+/// Fields in executord's messages, and their flags.
 const WORDS: [(&str, &str); 5] = [
     ("MODE_ON_FAILURE", "on-failure"),
     ("`stdin`", "--interactive"),

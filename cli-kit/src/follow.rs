@@ -1,4 +1,4 @@
-//! Follows a container until it completes: its output, its input, Ctrl-C, and its deletion.
+//! Follows a container until it completes: handles its output and input, Ctrl-C, and its deletion.
 //!
 //! If this command created the container, the output comes directly from the process, like from a pipe: the output is
 //! complete, and the process blocks while this command does not read. If the container already existed, its output is

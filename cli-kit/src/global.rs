@@ -98,7 +98,7 @@ impl Global {
         self.configured_server().map(|named| named.unwrap_or_else(|| Server::Socket(default.into())))
     }
 
-    /// Like [`Self::server`], but returns `None` instead of the command's default.
+    /// Returns the executord like [`Self::server`], but `None` instead of the command's default socket.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::server`].

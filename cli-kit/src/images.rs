@@ -63,7 +63,7 @@ async fn fetch(session: &Session, request: &Pull, shown: bool) -> Result<v1::Ima
 /// Pulls the image before a run, if it is missing or `always` is set, so that the user sees the progress.
 pub async fn fetch_first(session: &Session, request: PullImageRequest, always: bool) -> Result<(), Failure> {
     if session.json || !std::io::stderr().is_terminal() {
-        return Ok(()); // executord pulls it with the run
+        return Ok(()); // executord pulls the image with the run
     }
     let request = Pull::new(request);
     if !always && session.client.images().inspect(&request.reference).await.is_ok() {

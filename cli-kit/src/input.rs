@@ -32,7 +32,7 @@ pub async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) 
             },
         };
         if !goes_on {
-            return std::future::pending().await; // the call has completed; the receiver of its response reports that
+            return std::future::pending().await; // the RPC has completed; the receiver of its responses reports that
         }
     }
 }

@@ -14,8 +14,8 @@ pub struct Interrupts {
 const ASKING: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
 
 impl Interrupts {
-    /// Replaces the default actions of SIGINT, SIGTERM and SIGHUP, except of signals that are ignored. [`Self::next`]
-    /// then returns these signals.
+    /// Replaces the default actions of SIGINT, SIGTERM and SIGHUP, except for ignored signals. [`Self::next`] then
+    /// returns these signals.
     pub fn install() -> io::Result<Self> {
         let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         let mut signals = [None, None, None];

@@ -9,7 +9,7 @@ use executor_client::v1::{Network, PortMapping, RunRequest};
 pub enum Chosen {
     None,
     Host,
-    /// Name of a network of the node. If empty, the default network.
+    /// Name of a network of the node; empty for the default network.
     Cni(String),
     Path(String),
 }

@@ -180,7 +180,7 @@ fn write_all(
     }
 }
 
-/// Like `write_all`, but also works if another process made the descriptor non-blocking.
+/// Writes all bytes, even if another process made the descriptor non-blocking.
 fn write_one(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {

@@ -44,7 +44,7 @@ pub trait Program: CommandFactory + FromArgMatches {
     }
 }
 
-/// Entry point of a program.
+/// Parses this process's command line and runs the program.
 pub fn main<P: Program>() -> ExitCode {
     match P::read(&std::env::args_os().collect::<Vec<_>>()) {
         Ok(program) => run(program),

@@ -39,8 +39,8 @@ impl Request {
         &self.message().id
     }
 
-    /// Returns the image to pull before the container is created, so that the user sees the progress, and whether to
-    /// pull it even if it is already present. `None` unless the image is in a registry.
+    /// Returns the image to pull before the container is created, so that the user sees the progress, and true if an
+    /// image that is present is pulled again. `None` if the image is not in a registry or is never pulled.
     pub fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
         let policy = self.message().pull_policy();
         let wanted = self.message().rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
@@ -127,7 +127,7 @@ impl Request {
 
 /// Disables core files and other users' debuggers, which would expose [`Request`].
 pub fn forbid_dumps() {
-    // Every process may do this for itself. Best effort: ignore errors.
+    // A process needs no privilege for this. Best effort: ignore errors.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 

@@ -13,7 +13,8 @@ pub trait ErrorContext<T> {
     /// Returns a failure with the operation and the error if the call failed.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// Like [`ErrorContext::doing`], for a request whose fields have other names than `flag_names::flag` returns.
+    /// Converts the error like [`ErrorContext::doing`]. `named` replaces the field names that `flag_names::flag`
+    /// returns.
     ///
     /// # Errors
     /// Returns a failure with the operation and the error if the call failed.
@@ -82,7 +83,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
         format!("{word}: {}", flag_names::in_words(&violation.description))
     };
     let violations: Vec<String> = refusal.violations.iter().map(line).collect();
-    // A missing image, or one that its registry denies to the caller, is reported in a single sentence.
+    // Report a missing image, or an image that its registry denies to the caller, in a single sentence.
     let is_plain = matches!(refusal.code, Code::NotFound | Code::PermissionDenied);
     if !violations.is_empty() && !is_plain {
         return format!("{doing}: executord refused the request:\n  {}", violations.join("\n  "));

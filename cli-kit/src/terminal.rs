@@ -1,7 +1,7 @@
 //! Raw mode of this command's terminal while a process in a container uses it, so that every key reaches the process.
 //!
-//! Commands receive signals that terminate this program as events and then drop `Raw`. A panic hook restores the
-//! terminal after a panic. After SIGKILL the terminal stays raw; `reset` restores it.
+//! Commands receive terminating signals as events and then drop `Raw`. A panic hook restores the terminal after a
+//! panic. After SIGKILL the terminal stays raw; `reset` restores it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -126,7 +126,7 @@ fn read_all(mut stdin: File, mut keys: Option<DetachKeys>, sender: &mpsc::Sender
             read => read.unwrap_or(0),
         };
         if read == 0 {
-            let _ = sender.blocking_send(Typed::End); // the receiver was dropped
+            let _ = sender.blocking_send(Typed::End); // fails if the receiver was dropped
             return;
         }
         let (bytes, detach) = match &mut keys {

@@ -2,7 +2,7 @@
 
 use executor_core::text::printable;
 
-/// Returns untrusted text as one line without harmful characters, of any length.
+/// Returns untrusted text of any length as one line without harmful characters.
 pub fn plain(text: &str) -> String {
     printable(text, usize::MAX)
 }

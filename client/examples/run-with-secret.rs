@@ -1,5 +1,5 @@
-//! A small control plane: runs a program with a secret file, prints its output as it arrives, even across a restart of
-//! executord, and exits with the same code.
+//! A small control plane: runs a program with a secret file, prints the program's output as it arrives, even across a
+//! restart of executord, and exits with the program's exit code.
 //!
 //! ```sh
 //! cargo run -p executor-client --example run-with-secret -- /run/executor/executor.sock host /bin/sh -c 'wc -c "$1"' sh /run/demo

@@ -42,7 +42,7 @@ pub struct Tls {
     pub key: PathBuf,
     /// CA certificates that sign executord's certificate (PEM). The system's CA certificates are not trusted.
     pub ca: PathBuf,
-    /// Expected name in executord's certificate. If unset, the host of the address.
+    /// Expected name in executord's certificate; the host of the address if `None`.
     pub server_name: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Attaches to a process's streams, across restarts of executord.
 //!
-//! Bytes of output are counted, so that after a restart the next connection continues at the byte where the previous
-//! one broke. Output that is no longer available on a connection is in the log ([`Attached::RestInLog`]).
+//! Bytes of output are counted, so that after a restart the next connection continues at the byte at which the previous
+//! connection broke. Output that is no longer available on a connection is in the log ([`Attached::RestInLog`]).
 
 use executor_proto::v1::attach_request::Part as Request;
 use executor_proto::v1::attach_response::Part as Response;
@@ -19,16 +19,16 @@ use crate::retry::{Patience, is_away};
 /// Directions and start offset of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachOptions {
-    /// True to send input. Only one client can send input at a time.
+    /// True if this client sends input. Only one client can send input at a time.
     pub input: bool,
-    /// True to disconnect another client that sends input, and to send input instead of that client.
+    /// True if this client replaces another client that sends input; executord disconnects the other client.
     pub take_over: bool,
-    /// True to receive no output.
+    /// True if this client receives no output.
     pub no_output: bool,
-    /// True to receive every byte: the process blocks while this client does not read.
+    /// True if this client receives every byte: the process blocks while this client does not read.
     pub lossless: bool,
-    /// Byte offset in the output at which to begin; it may be in output that executord has kept. `None` begins with new
-    /// output.
+    /// Byte offset in the output at which to begin; may be in earlier output that executord has kept. `None` begins
+    /// with new output.
     pub from: Option<u64>,
     /// Size of the terminal's window, if the process has a terminal.
     pub window: Option<WindowSize>,
@@ -88,7 +88,7 @@ impl Client {
 }
 
 impl Attach {
-    /// Byte offset in the output after the last event, if it is known.
+    /// Returns the byte offset in the output after the last event, if it is known.
     pub fn offset(&self) -> Option<u64> {
         self.place
     }

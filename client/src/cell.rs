@@ -90,7 +90,7 @@ pub struct Drain {
 impl Cell {
     /// Drains the cell: executord accepts no new containers and stops the existing containers; at the deadline
     /// executord kills the remaining containers. The drain begins with the first call of [`Drain::next`], and continues
-    /// if no client follows it.
+    /// even if no client follows it.
     ///
     /// # Errors
     /// Returns an error if the deadline is too long for the interface.

@@ -40,7 +40,7 @@ impl Pods {
                 part: match item {
                     Item::Bytes(bytes) => Some(Request::Data(bytes)),
                     Item::End => Some(Request::End(ConnectPortEnd {})),
-                    Item::Window(_) | Item::Detach => None, // only processes have these
+                    Item::Window(_) | Item::Detach => None, // apply only to processes
                 },
             });
         let client = self.client();

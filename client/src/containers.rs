@@ -64,7 +64,7 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Lists containers, all pages of them.
+    /// Lists all containers that match the filter.
     ///
     /// # Errors
     /// Returns an error if executord rejects the filter or is unavailable.
@@ -143,8 +143,7 @@ impl Client {
         self.stop_with(id, grace, 0).await
     }
 
-    /// Like [`Client::stop`], with this signal instead of the container's stop signal. 0 means the container's stop
-    /// signal.
+    /// Stops a container like [`Client::stop`], but with this signal. 0 means the container's stop signal.
     ///
     /// # Errors
     /// Returns an error if there is no such container or no such signal.
@@ -309,7 +308,7 @@ impl Client {
     ///
     /// # Errors
     /// Returns [`Code::NotFound`] if there is no such network, [`Code::FailedPrecondition`] if the network is built in,
-    /// [`Code::ResourceExhausted`] if the caller's previous check is running.
+    /// [`Code::ResourceExhausted`] if the caller's previous check is still running.
     pub async fn check_network(&self, name: &str) -> Result<CheckNetworkResponse, Error> {
         self.retry(is_lost, |mut rpc| {
             let request = CheckNetworkRequest { name: name.to_owned() };
@@ -321,8 +320,8 @@ impl Client {
     /// Gets the secret inputs of the container that this process runs in, using the container's runtime token.
     ///
     /// # Errors
-    /// Returns [`Error::Argument`] if the token cannot be sent in an HTTP header, and [`Code::PermissionDenied`] if it is
-    /// not the runtime token of a running container.
+    /// Returns [`Error::Argument`] if the token cannot be sent in an HTTP header, and [`Code::PermissionDenied`] if it
+    /// is not the runtime token of a running container.
     pub async fn secrets(&self, token: &Secret) -> Result<Wiped<GetSecretsResponse>, Error> {
         let not_a_token =
             || Error::Argument("the runtime token contains characters that an HTTP header cannot carry".into());

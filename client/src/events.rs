@@ -1,6 +1,6 @@
 //! Events of containers, across restarts of executord.
 //!
-//! Every RPC sends a cursor, even if only new events are requested. So no event is lost if the connection breaks.
+//! Every RPC sends a cursor, even if only new events are requested, so no event is lost if the connection breaks.
 
 use executor_proto::v1::{WatchEventsRequest, WatchEventsResponse};
 use tokio::time::Instant;
@@ -59,7 +59,8 @@ impl Events {
         }
     }
 
-    /// Returns the cursor of the last returned event, from which [`Client::events`] can continue.
+    /// Returns the cursor of the last returned event, or the start cursor before the first event. [`Client::events`]
+    /// can continue from this cursor.
     pub fn cursor(&self) -> u64 {
         self.after
     }

@@ -14,7 +14,7 @@ use crate::input::{Input, Item, Queue, queue};
 pub enum Executed {
     /// The process has started.
     Started {
-        /// Process id in the container's PID namespace.
+        /// Process id on the host.
         pid: i32,
     },
     /// Standard output. For a terminal, all output.

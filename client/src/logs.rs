@@ -64,7 +64,7 @@ impl Logs {
     }
 }
 
-/// Position in a log: everything before it has been read.
+/// Position in a log after the last entry that was read.
 #[derive(Debug, Default)]
 struct Place {
     /// Offset in the process's output, in bytes.

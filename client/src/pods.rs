@@ -23,7 +23,7 @@ pub struct Pods(Client);
 /// Filter for [`Pods::list`]. The default matches all pods.
 #[derive(Clone, Debug, Default)]
 pub struct PodFilter {
-    /// Labels that a pod must have, all with these values.
+    /// Labels that a pod must have, with their values.
     pub labels: HashMap<String, String>,
     /// Prefix of the ids to match. Empty matches any id.
     pub id_prefix: String,
@@ -76,7 +76,7 @@ impl Pods {
         answer.await?.pod.ok_or(Error::Incomplete("the pod"))
     }
 
-    /// Lists pods, all pages of them.
+    /// Lists all pods that match the filter.
     ///
     /// # Errors
     /// Returns an error if executord is unavailable.

@@ -29,7 +29,7 @@ pub(crate) fn is_away(status: &Status) -> bool {
     is_lost(status) || status.code() == Code::Unavailable
 }
 
-/// Measures the time without a response of executord, and pauses between attempts for increasing times.
+/// Measures the time without a response from executord, and pauses between attempts for increasing times.
 ///
 /// The daemon's own retries (`executor_core::backoff`) never give up, and this crate does not depend on executor-core.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ mod tests {
         assert!(patience.pause().await, "an attempt that lasts seconds had a connection");
     }
 
-    /// StopPod responds after seconds that a container is in quarantine. Retries of such a call end, too.
+    /// StopPod takes seconds to report that a container is in quarantine. Retries of such a call end, too.
     #[tokio::test(start_paused = true)]
     async fn patience_ends_if_executord_responds_late() {
         async fn attempts(was_lost: bool) -> u32 {

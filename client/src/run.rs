@@ -41,16 +41,16 @@ use crate::secret::Secret;
 pub struct Run(Wiped<RunRequest>);
 
 impl Run {
-    /// Requests a container with a root file system (`host`, `dir:/path` or an image, as `rootfs` of the interface)
-    /// that executes a program. If `path` is empty, the image's own program is executed.
+    /// Creates a request for a container that executes a program in a root file system (`host`, `dir:/path` or an
+    /// image, as `rootfs` of the interface). If `path` is empty, the image's own program is executed.
     pub fn new(rootfs: impl Into<String>, path: impl Into<String>) -> Self {
         let run = RunAction { path: path.into(), ..RunAction::default() };
         let action = Some(Action { run: Some(run), ..Action::default() });
         RunRequest { rootfs: rootfs.into(), action, ..RunRequest::default() }.into()
     }
 
-    /// Requests a container with a root file system that executes a tree of actions. Setup, sidecars, and variables of
-    /// all processes are set on the message ([`Run::message_mut`]).
+    /// Creates a request for a container that executes a tree of actions in a root file system. Setup, sidecars, and
+    /// variables of all processes are set on the message ([`Run::message_mut`]).
     pub fn actions(rootfs: impl Into<String>, action: Action) -> Self {
         RunRequest { rootfs: rootfs.into(), action: Some(action), ..RunRequest::default() }.into()
     }
@@ -127,7 +127,7 @@ impl Run {
         Ok(self)
     }
 
-    /// Adds a secret file with mode 0600, owned by the process's user: at an absolute path, or below executord's
+    /// Adds a secret file with mode 0600, owned by the process's user. `path` is absolute, or relative to executord's
     /// directory of files.
     #[must_use]
     pub fn secret_file(mut self, path: impl Into<String>, content: Secret) -> Self {
@@ -136,7 +136,7 @@ impl Run {
         self
     }
 
-    /// Limits memory, in bytes, swap included.
+    /// Limits memory including swap, in bytes.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.limits().memory_bytes = bytes;
@@ -190,7 +190,7 @@ impl Run {
         self
     }
 
-    /// Maps the container's users to the 65,536 host ids from `host_id`, which the operator must allow
+    /// Maps the container's users to the 65,536 host ids that begin at `host_id`, which the operator must allow
     /// (`policy.given_id_ranges`).
     #[must_use]
     pub fn id_map(mut self, host_id: u32) -> Self {
@@ -237,7 +237,7 @@ impl Run {
         self
     }
 
-    /// Replaces the list of read-only paths, with the rules of [`Self::masked_paths`].
+    /// Replaces the list of read-only paths, under the rules of [`Self::masked_paths`].
     #[must_use]
     pub fn readonly_paths(mut self, paths: Vec<String>) -> Self {
         self.0.readonly_paths = Some(PathList { paths });
@@ -251,7 +251,7 @@ impl Run {
         self
     }
 
-    /// Adds a label, for [`crate::ListFilter`].
+    /// Adds a label, which [`crate::ListFilter`] can match.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.labels.insert(name.into(), value.into());
@@ -422,7 +422,7 @@ impl Client {
         grpc.unary(Request::new(message), PathAndQuery::from_static(method), codec).await
     }
 
-    /// Like [`Client::send`], for a method that returns a stream.
+    /// Sends a message like [`Client::send`], to a method that returns a stream.
     pub(crate) async fn send_for_stream<M, A>(
         &self,
         message: M,

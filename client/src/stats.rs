@@ -17,7 +17,7 @@ pub struct Stats {
 }
 
 impl Client {
-    /// Reads the counters of containers, all pages of them.
+    /// Reads the counters of all requested containers.
     ///
     /// # Errors
     /// Returns an error if there is no such container.

@@ -20,7 +20,7 @@ impl Action {
         all.into_iter().filter_map(|(kind, is_set)| is_set.then_some(kind)).collect()
     }
 
-    /// Returns the direct child actions, each with its path relative to this one: `.serial.actions[0]`.
+    /// Returns the direct child actions, each with its path relative to this action: `.serial.actions[0]`.
     pub fn below(&self) -> Vec<(String, &Self)> {
         let Self { download: _, upload: _, run: _, timeout, emit_progress, r#try, parallel, serial, codependent } =
             self;

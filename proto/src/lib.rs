@@ -21,7 +21,7 @@ pub mod v1 {
 }
 
 /// Overwrites bytes and their spare capacity with zeros, and empties the vector. `Zeroize` does the same byte by byte,
-/// which takes a hundred times as long; the contents of files are large.
+/// which takes a hundred times as long; file contents can be large.
 pub fn wipe(bytes: &mut Vec<u8>) {
     let capacity = bytes.capacity();
     bytes.clear();

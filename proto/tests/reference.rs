@@ -14,7 +14,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 const PACKAGE: &str = ".executor.v1.";
-// Field numbers of the descriptor messages; paths of comments consist of them (google/protobuf/descriptor.proto).
+// Field numbers from google/protobuf/descriptor.proto; a comment's path is a sequence of such numbers.
 const MESSAGE: i32 = 4;
 const ENUM: i32 = 5;
 const SERVICE: i32 = 6;

@@ -1,11 +1,11 @@
-//! Test of the wipe of file contents, which looks at memory that a vector no longer shows.
+//! Tests that wiping file contents also overwrites the vector's spare capacity.
 
 #![allow(unsafe_code)]
 
-/// Returns the bytes of a vector's whole memory.
+/// Returns all bytes of a vector's allocation.
 fn memory(bytes: &mut Vec<u8>) -> Vec<u8> {
     let spare = bytes.spare_capacity_mut().iter();
-    // SAFETY: the tests have written to all of the capacity before.
+    // SAFETY: the test has initialized the whole capacity.
     let spare: Vec<u8> = spare.map(|byte| unsafe { byte.assume_init() }).collect();
     [&bytes[..], &spare].concat()
 }

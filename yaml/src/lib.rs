@@ -5,9 +5,9 @@
 //!      -> [`decode`]: a typed value, and every fault with its path, line and kind
 //! ```
 //!
-//! Scalars are YAML 1.1 as go-yaml version 2 reads them, because the files were written for it ([`scalar`]). [`Limits`]
-//! restrict the input: bytes, depth, nodes, and copies by aliases. No message contains a value of the text. Rules P1 to
-//! P5 are in docs/guides/kube-rules.md.
+//! Scalars are YAML 1.1 as go-yaml version 2 reads them, because the files were written for that library ([`scalar`]).
+//! [`Limits`] restrict the input: bytes, depth, nodes, and copies by aliases. No message contains a value of the text.
+//! Rules P1 to P5 are in docs/guides/kube-rules.md.
 
 #![forbid(unsafe_code)]
 

@@ -203,7 +203,7 @@ pub enum FaultKind {
     Value,
     /// A field that the type does not have.
     Unknown,
-    /// A key that occurs twice in a mapping. The last value counts.
+    /// A key that occurs twice in a mapping. The last value is used.
     Duplicate,
 }
 

@@ -70,7 +70,7 @@ fn whole(digits: &str) -> Option<Value> {
     Some(i64::try_from(magnitude).map_or(Value::UInt(magnitude), Value::Int))
 }
 
-/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
+/// Returns true if the text matches `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`.
 fn is_float(text: &str) -> bool {
     let text = text.strip_prefix(['-', '+']).unwrap_or(text);
     let (mantissa, exponent) = match text.find(['e', 'E']) {

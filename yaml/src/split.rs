@@ -1,5 +1,5 @@
 //! Splits a stream into documents at lines that begin with `---`, as kubectl does: a broken document does not hide the
-//! others.
+//! other documents.
 
 /// Text of one document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::{DEPTH_MAX, Violation};
 
-/// A value of a document, without its nested values.
+/// A value of a document. Nested values are not parsed.
 pub(crate) enum Json<'a> {
     Null,
     /// A number, `true` or `false`, as written.
@@ -52,10 +52,10 @@ impl<'a> Document<'a> {
         json.map_err(|error| self.syntax(text, &error))
     }
 
-    /// Returns the error with its position in the whole document, without the message of serde_json: that message
-    /// can contain a part of the document.
+    /// Returns the error with its position in the whole document, without serde_json's message, which can contain a
+    /// part of the document.
     fn syntax(self, part: &str, error: &serde_json::Error) -> Violation {
-        // A part is a slice of the document: values are borrowed from it.
+        // `part` is a slice of the document, because values are borrowed.
         let begins = (part.as_ptr() as usize).checked_sub(self.0.as_ptr() as usize);
         let before = begins.and_then(|begins| self.0.get(..begins)).unwrap_or_default();
         let lines = before.matches('\n').count();

@@ -27,7 +27,7 @@ const BITS: u32 = 0o7777;
 /// Error message for a directory that this command must not replace.
 const FOREIGN: &str = "was not written by `agent-cli bindings write` and is not replaced";
 
-/// Errors from writing bindings. After an error, nothing was written.
+/// Errors from writing bindings. After [`WriteError::InTheWay`], nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("cannot write {}", plain(&.path.display().to_string()))]

@@ -2,7 +2,7 @@
 //! exit, and prints a table.
 //!
 //! ```text
-//! run -> it has printed its secrets -> rotate -> it has printed the new file -> one second -> search
+//! run -> secrets printed -> rotate -> new file printed -> one second -> search
 //!     -> stop -> completed -> one second -> search -> delete -> table
 //! ```
 //! The container is deleted even if a step fails.
@@ -64,7 +64,7 @@ fn canary_size(text: &str) -> Result<u64, String> {
 /// half a second, for readers that have just opened its path.
 const SEARCH_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns an error if this process is not root, because it then cannot read the memory of the executor's processes.
+/// Returns an error if this process is not root, because only root can read the memory of the executor's processes.
 pub(super) fn require_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

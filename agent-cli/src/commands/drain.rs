@@ -38,7 +38,7 @@ pub(crate) struct HealthArgs {
     /// Mark this executord as unhealthy, for this reason
     #[arg(long, value_name = "REASON", conflicts_with = "healthy")]
     unhealthy: Option<String>,
-    /// Clear the mark of --unhealthy
+    /// Clear the mark set with --unhealthy
     #[arg(long)]
     healthy: bool,
 }
@@ -66,7 +66,7 @@ pub(super) async fn drain(session: &Session, args: DrainArgs, interrupts: &mut I
     if !session.json {
         session.output.text(summary(&last)).await;
     }
-    // A container may still run.
+    // The containers in `left` may still be running.
     Ok(if last.left.is_empty() { 0 } else { exit::OURS })
 }
 

@@ -292,7 +292,7 @@ pub(super) async fn pod(session: &Session, prepared: Prepared) -> Result<u8, Fai
     Ok(0)
 }
 
-/// Reports the result for a single pod. `deletes` is true if the command removes pods.
+/// Reports the result for a single pod. `deletes` is `Some` if the command removes pods.
 async fn report(
     session: &Session,
     id: String,

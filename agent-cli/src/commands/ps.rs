@@ -1,4 +1,4 @@
-//! `ps`: lists containers, over all pages.
+//! `ps`: lists containers.
 
 use std::time::SystemTime;
 

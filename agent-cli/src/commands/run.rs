@@ -3,8 +3,8 @@
 //! ```text
 //! create -> follow: process -> our streams  -> fetch outputs -> delete -> exit like the process
 //!                   wait for completion
-//!                   Ctrl-C: stop, kill, leave
-//!                   our reader gone: stop
+//!                   Ctrl-C: stop, kill, exit
+//!                   output closed by its reader: stop
 //! ```
 //! Everything between create and fetch happens concurrently, and continues across restarts of executord. If an error
 //! occurs after the creation, the container is deleted, unless it must be kept.
@@ -65,7 +65,7 @@ pub(crate) struct Prepared {
     ending: AtTheEnd,
     /// True if the request is only validated.
     is_dry: bool,
-    /// True if the id is a name that no container may have yet.
+    /// True if the id is a new name, which no other container may have.
     is_name: bool,
     /// True if an existing container with the name is removed.
     replace: bool,

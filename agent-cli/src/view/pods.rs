@@ -29,7 +29,7 @@ fn role(pod: &Pod) -> Role {
     }
 }
 
-/// Formats the network of a pod as one word: the kind, or the name of a network of the node.
+/// Formats the network of a pod: the kind, the name of a network of the node, or the path of a network namespace.
 fn network_name(pod: &Pod) -> String {
     let spec = pod.spec.clone().unwrap_or_default();
     match (&pod.network_status, &*spec.network_name, &*spec.network_namespace) {

@@ -113,7 +113,7 @@ fn used(usage: &Usage, limit: u64) -> Option<String> {
     Some(format!("{used} / {}", if limit == 0 { NOTHING.into() } else { bytes(limit) }))
 }
 
-/// Returns the used share of the memory limit, in percent.
+/// Formats the used share of the memory limit, in percent.
 fn share_of_limit(usage: &Usage, limit: u64) -> Option<String> {
     let tenths = (u128::from(usage.memory?.working_set_bytes) * 1000).checked_div(u128::from(limit))?;
     Some(format!("{}.{} %", tenths / 10, tenths % 10))

@@ -198,7 +198,7 @@ impl Fake {
         Self::new(None)
     }
 
-    /// Starts a fake. `on_run` determines what a container does before Run returns.
+    /// Starts a fake. `on_run` is called for each new container before Run returns.
     pub(crate) fn with(on_run: impl Fn(&Shared, &str) + Send + Sync + 'static) -> Self {
         Self::new(Some(Box::new(on_run)))
     }

@@ -134,7 +134,8 @@ fn blocked_reader_does_not_block_ctrl_c() {
     let unread = child.stdout.take();
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::INT);
-    // If the signal arrived before agent-cli received the exit, it only requested a stop, and another signal is needed.
+    // If the signal arrived before agent-cli received the exit, the signal only requested a stop, and another signal is
+    // needed.
     let deadline = Instant::now() + EVENT_TIMEOUT;
     while child.try_wait().unwrap().is_none() && fake.count(is_stop) == 0 {
         assert!(Instant::now() < deadline, "the signal had no effect");

@@ -40,7 +40,7 @@ impl Installed {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// The temporary directory: the run directory, which contains the state directory.
+    /// Returns the temporary directory: the run directory, which contains the state directory.
     fn home(&self) -> PathBuf {
         self.note("arguments").split_whitespace().nth(2).unwrap().into()
     }

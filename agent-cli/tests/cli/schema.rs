@@ -13,7 +13,7 @@ fn page() -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The schema of a command's document, with the definitions that it references.
+/// Returns the schema of a command's document, with all definitions of the page.
 fn schema(page: &Value, command: &str) -> Value {
     let mut schema = page["properties"][command].clone();
     schema["$defs"] = page["$defs"].clone();

@@ -101,7 +101,7 @@ impl Tree {
         let partial = partial_name();
         link(&directory, &partial).map_err(failed)?;
         let renamed = renameat(&directory, &*partial, &directory, name);
-        let _ = unlinkat(&directory, &*partial, AtFlags::empty()); // rename keeps both links to the same file
+        let _ = unlinkat(&directory, &*partial, AtFlags::empty()); // rename(2) keeps both names of the same file
         renamed.map_err(failed)
     }
 

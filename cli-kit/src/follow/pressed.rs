@@ -1,4 +1,4 @@
-//! Counts Ctrl-C and other signals: the first stops the container, the second kills it, the third exits.
+//! Counts Ctrl-C and other signals: the first stops the container, the second kills it, the third exits this command.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::session::Session;
 
-/// Number of Ctrl-C after which this command exits immediately.
+/// Number of signals after which this command exits immediately.
 const LEAVE: u32 = 3;
 
 /// Maximum time between two SIGTERMs, or two SIGHUPs, that count as one request. A program can get a signal twice:

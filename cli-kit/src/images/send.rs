@@ -67,7 +67,7 @@ impl OnDisk {
     }
 }
 
-/// Returns the image `reference` on disk if `failure` shows that executord cannot read the image, but the caller can.
+/// Returns the image `reference` on disk if executord could not read it (`failure`), but the caller can.
 pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
     let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
     let is_unreadable = failure.violations().iter().any(|violation| unreadable(&violation.reason));

@@ -76,7 +76,7 @@ impl Content {
         }
     }
 
-    /// Converts the content to text, and removes no newline.
+    /// Converts the content to text without removing a newline.
     pub fn into_verbatim(mut self) -> Result<Zeroizing<String>, SourceError> {
         let source_name = self.source.name();
         let (flag, key) = (self.flag, self.key);

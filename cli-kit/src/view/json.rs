@@ -51,7 +51,7 @@ struct LogGap {
 
 /// Formats a document, indented for people.
 pub fn to_document(value: &impl Serialize) -> String {
-    // Cannot fail: the types above have only string keys and finite numbers.
+    // Cannot fail: documents have only string keys and finite numbers.
     serde_json::to_string_pretty(value).map(|text| text + "\n").unwrap_or_default()
 }
 

@@ -66,7 +66,7 @@ pub fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
-/// Formats the time until `then`, like [`age`]; `now` if it has passed.
+/// Formats the time until `then`, in at most two units: `in 2m 5s`; `now` if `then` has passed.
 pub fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
     let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
     match then.duration_since(now).unwrap_or_default().as_secs() {
@@ -82,7 +82,7 @@ pub fn time(timestamp: Option<&Timestamp>) -> String {
         .map_or_else(|| NOTHING.into(), |time| humantime::format_rfc3339_millis(time).to_string())
 }
 
-/// Converts a timestamp; `None` if it is before 1970 or after the year 9999, where RFC 3339 ends.
+/// Converts a timestamp; `None` if it is before 1970 or after 9999, the last year of RFC 3339.
 pub fn system_time(timestamp: &Timestamp) -> Option<SystemTime> {
     let writable = (0..253_402_300_800).contains(&timestamp.seconds) && (0..1_000_000_000).contains(&timestamp.nanos);
     if writable { SystemTime::try_from(*timestamp).ok() } else { None }

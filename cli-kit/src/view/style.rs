@@ -77,7 +77,7 @@ impl Style {
     }
 }
 
-/// no-color.org: NO_COLOR applies if it is set and not empty.
+/// Returns true if the output is coloured. NO_COLOR applies if it is set and not empty (no-color.org).
 fn wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }

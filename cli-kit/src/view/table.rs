@@ -3,7 +3,7 @@
 use super::style::{Role, Style};
 use crate::text::plain;
 
-/// Spaces between two columns.
+/// Number of spaces between two columns.
 const GAP: usize = 3;
 
 /// Minimum width of a column truncated by [`Table::fit`], in characters.

@@ -113,7 +113,7 @@ pub(crate) struct Seen {
     pub(crate) after: bool,
 }
 
-/// The result of an audit: where canaries were found, and what was searched.
+/// The result of an audit: the locations of canaries, and the scope of the search.
 #[derive(Debug)]
 pub(crate) struct Findings {
     /// Kinds of inputs that this executord supports.
@@ -145,7 +145,7 @@ pub(crate) struct Searched {
 }
 
 impl Findings {
-    /// `old_file` is true if the old file was found in the container before its rotation.
+    /// Evaluates the searches. `old_file` is true if the old file was found in the container before its rotation.
     pub(crate) fn new(
         scene: &SearchScope,
         kinds: Vec<Kind>,
@@ -206,8 +206,8 @@ impl Findings {
         }
     }
 
-    /// Returns when a kind of input was found at a place; `None` if the place was not searched or the kind is not
-    /// supported.
+    /// Returns the times at which a kind of input was found at a place; `None` if the place was not searched or the
+    /// kind is not supported.
     pub(crate) fn seen(&self, kind: Kind, row: Row) -> Option<Seen> {
         let searched = match row {
             Row::Journal => self.journal,

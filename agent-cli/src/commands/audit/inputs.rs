@@ -193,8 +193,8 @@ pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     points.into_iter().filter_map(|point| seen_from_host(container, point)).chain(generations).collect()
 }
 
-/// Returns the kinds that executord accepted, except rotation and token. An older executord ignores unsupported kinds
-/// without an error.
+/// Returns the kinds that executord accepted, except [`Kind::NewFile`] and [`Kind::Token`]. An older executord ignores
+/// unsupported kinds without an error.
 pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     let spec = container.spec.clone().unwrap_or_default();
     let mut kinds = vec![Kind::File, Kind::OldFile, Kind::Variable, Kind::Argument];

@@ -1,4 +1,4 @@
-//! Finds and searches the processes and directories of the executor on this machine, without its cooperation.
+//! Finds and searches the processes and directories of the executor on this machine, without executord's help.
 //!
 //! executord is the peer of its socket. If systemd created the socket, executord is the process that locks the state
 //! directory. The launcher is the process that locks the run directory. Shims descend from the launcher, or were
@@ -35,7 +35,7 @@ pub(crate) struct SearchScope {
     socket: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) state_dir: PathBuf,
-    /// True to also search the journal.
+    /// True if the journal is also searched.
     pub(crate) journal: bool,
     pub(crate) begun: SystemTime,
 }

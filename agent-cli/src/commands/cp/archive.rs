@@ -1,8 +1,7 @@
 //! Packs and unpacks local tar archives for copies into and out of a container.
 //!
-//! Packing and unpacking run on a separate thread, because they block. A short queue
-//! connects the thread to the RPC and provides back-pressure. No archive can write outside the destination
-//! ([`executor_cli_kit::destination`]).
+//! Packing and unpacking run on a separate thread, because they block. A short queue connects the thread to the RPC and
+//! provides back-pressure. No archive can write outside the destination ([`executor_cli_kit::destination`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -181,7 +180,7 @@ fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
     Ok(local)
 }
 
-/// Packs a file, or a directory recursively. `name` is its name in the archive. Without a name, only the contents of
+/// Packs a file, or a directory recursively. `name` is the name in the archive. Without a name, only the contents of
 /// the directory are packed.
 pub(crate) fn pack(
     source: &Path,

@@ -43,7 +43,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Counts received bytes, because the container determines how much it sends.
+    /// Counts received bytes, because the container determines the size of the archive.
     ///
     /// # Errors
     /// Returns [`Failure::CopyTooLarge`] if the total exceeds the maximum size.
@@ -102,7 +102,7 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
             if let Some(sender) = &feed.sender
                 && sender.send(data).await.is_err()
             {
-                break; // the thread failed, and reports why
+                break; // the thread failed; its result has the reason
             }
         }
         Ok(())
@@ -111,7 +111,7 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     feed.sender = None;
     let unpacked = unpacking.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
     if let Err(error) = received {
-        // The unpacking fails because the archive is truncated, so return the error that truncated it.
+        // The unpacking fails because the archive is truncated, so return the error that caused the truncation.
         unpacked.iter().for_each(|tally| note(session, tally));
         return Err(error);
     }
@@ -158,7 +158,7 @@ async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) ->
 /// Copies a file or directory into a running container.
 pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &str) -> Result<u8, Failure> {
     let standard_input = from.path.as_os_str() == "-";
-    // Only this first call is repeated with the complete id.
+    // Only this first call accepts a prefix of the id; later calls use the complete id.
     let (id, there) =
         ids::with(&session.client, id, |id| async move { Ok((id.clone(), stat(session, &id, path).await?)) }).await?;
     let doing = format!("cp {}:{}", plain(&id), plain(path));

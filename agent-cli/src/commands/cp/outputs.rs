@@ -91,7 +91,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
             Ok(()) => return sink.end(),
             Err(error) => error,
         };
-        // Data on standard output cannot be written again.
+        // Data already written to standard output must not be repeated.
         let repeatable = matches!(to, To::Path(_)) || (sink.current.is_none() && sink.fetched.files.is_empty());
         if !repeatable {
             return Err(status::failure(&doing, error));
@@ -100,7 +100,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
     }
 }
 
-/// Receives a single stream. An inner error means that the connection was lost.
+/// Receives a single stream. An inner error is an error of the RPC, which may be repeated.
 async fn receive(
     session: &Session,
     (id, path): (&str, &str),

@@ -125,7 +125,7 @@ async fn accept(listener: TcpListener, (pods, id, port): (Pods, String, u16), ou
 async fn serve(stream: TcpStream, pods: &Pods, id: &str, port: u16) -> Result<(), Failure> {
     let doing = format!("connect to port {port} of {id}");
     let mut connection = pods.connect_port(id, port).await.doing(&doing)?;
-    let _ = stream.set_nodelay(true); // only slower without it
+    let _ = stream.set_nodelay(true); // optional: without it, the connection is only slower
     let (reader, mut writer) = stream.into_split();
     let mut sending = tokio::spawn(send(reader, connection.input()));
     let mut sends = true;

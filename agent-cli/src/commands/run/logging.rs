@@ -1,6 +1,6 @@
 //! Options of `run` for the container's log.
 
-#![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
+#![allow(rustdoc::broken_intra_doc_links)] // brackets in help texts are not links
 
 use std::collections::HashMap;
 

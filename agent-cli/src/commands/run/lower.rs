@@ -169,7 +169,7 @@ impl Secrets {
             let key = content.key.clone();
             match content.flag {
                 Flag::File | Flag::PublicFile => secrets.files.push(content.into_file()),
-                Flag::Param => {} // only for bundles, which handle theirs
+                Flag::Param => {} // only for bundles
                 Flag::SecretEnv => {
                     let from = content.take_reference();
                     let value = std::mem::take(&mut *content.into_value()?);

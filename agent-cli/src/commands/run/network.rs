@@ -1,6 +1,6 @@
 //! Options of `run` for networks: selection, published ports, egress, host name and DNS.
 
-#![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
+#![allow(rustdoc::broken_intra_doc_links)] // brackets in help texts are not links
 
 use std::net::IpAddr;
 use std::path::PathBuf;

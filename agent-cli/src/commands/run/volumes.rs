@@ -75,13 +75,13 @@ pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<
     Ok(())
 }
 
-/// Pulls the images of volumes. Images on this machine's disk are uploaded instead.
+/// Pulls the images of volumes from their registries.
 pub(super) async fn fetch(session: &Session, request: &Request) -> Result<(), Failure> {
     for (image, always) in request.volumes_to_pull() {
         if request.on_disk().is_none() {
             fetch_first(session, image, always).await?;
         } else if always || session.client.images().inspect(&image.reference).await.is_err() {
-            // An image on this machine's disk is uploaded, so that executord does not pull one with the run.
+            // The root file system is uploaded, so the run may have the pull policy `Never` (`Request::mark_imported`).
             fetch_or_send(session, &Pull::new(image), !session.json).await?;
         }
     }

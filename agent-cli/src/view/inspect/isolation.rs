@@ -74,7 +74,7 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     table
 }
 
-/// Formats how a path of the host is mounted: `, with the mounts below it, host to container`.
+/// Formats the mount options of a host path: `, with the mounts below it, host to container`.
 fn host_path_options(path: &HostPath) -> String {
     let propagation = match path.propagation() {
         Propagation::Private => "",

@@ -136,7 +136,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// The message that each type shows, and the keys that exist only in agent-cli.
+/// Each JSON type with its API message, and the keys that exist only in agent-cli.
 const SHOWN: [(&str, &str, &[&str]); 69] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
