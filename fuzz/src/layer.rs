@@ -2,7 +2,7 @@
 //! bundle.
 //!
 //! The target checks that entries stay within the limits, and that their contents are in order and inside the input.
-//! Tests of `executor-layers` check that files are written only beneath their root, because that needs system calls.
+//! Writing files needs system calls; tests of `executor-layers` check that files are written only beneath their root.
 
 use std::io::{Cursor, Read as _};
 

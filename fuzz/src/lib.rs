@@ -5,7 +5,7 @@
 //! (`tests/replay.rs`) runs every target over the stored corpus and over former findings, without the engine. This
 //! crate opens no files and makes no system calls.
 //!
-//! | target | bytes from | through |
+//! | target | source of the bytes | code under test |
 //! |---|---|---|
 //! | `request` | a caller on the network | decoder, draft, validation, plan, recheck, specification |
 //! | `paths` | a caller, and a hostile root file system | rules for paths, mount points, updates |
@@ -37,7 +37,7 @@ pub mod wire;
 
 mod rules;
 
-/// Name of a target, which is also the name of its corpus, and its function.
+/// Name of a target and of its corpus, and the target's function.
 pub type Target = (&'static str, fn(&[u8]));
 
 pub const TARGETS: [Target; 12] = [

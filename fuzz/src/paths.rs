@@ -78,8 +78,8 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
                 updated(plan, &mounts, update, policy);
             }
             for mount in &mounts {
-                // The resolved path is the literal path: no component is a link or changes the meaning. Missing
-                // components are created.
+                // The resolved path is the literal path: every existing parent is a directory. Missing parents are
+                // created.
                 let mut way: Vec<&Path> = mount.target.ancestors().skip(1).collect();
                 way.reverse();
                 let made = |path: &Path| {
@@ -110,8 +110,8 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
     }
 }
 
-/// Replaces, adds and removes files. Checks that the shim accepts what validation accepts, and that no mount point
-/// moves.
+/// Replaces, adds and removes files. Checks that the shim accepts every update that validation accepts, and that no
+/// mount point moves.
 fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: &Policy) {
     let Ok(planned) = validate_update(draft, plan, policy) else { return };
     let sources = planned.sources.iter().zip(&planned.changed);

@@ -48,7 +48,7 @@ fn message<M: Message + Default + PartialEq + Debug>(bytes: &[u8]) {
     assert!(again == message, "{message:?}");
 }
 
-/// Checks that a payload is read completely or not at all, and is unchanged after it is encoded again.
+/// Checks that a payload is either rejected, or unchanged after it is decoded and encoded again.
 fn strings(bytes: &[u8]) {
     let Ok(strings) = payload::decode(bytes) else {
         return assert!(ProcessPayload::decode(bytes).is_err());

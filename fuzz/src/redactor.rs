@@ -7,7 +7,7 @@
 use executor_core::plan::Redaction;
 use executor_secrets::redact::{Redactor, Stream, Watched};
 
-/// Maximum length of a value and of the text, in bytes, because the reference implementation is slow.
+/// Maximum length of a value and of the text, in bytes; the reference implementation is slow.
 const VALUE_MAX: usize = 300;
 const TEXT_MAX: usize = 1000;
 const NAMES: [&str; 3] = ["v0", "v1", "v2"];

@@ -25,7 +25,7 @@ fn every_stored_input_passes() {
             assert!(input.len() <= BYTES_MAX, "{} has {} bytes", path.display(), input.len());
             eprintln!("{}", path.display()); // shown if the test fails: a panic below does not name the file
             run(input);
-            // Truncated inputs are also inputs.
+            // Truncated inputs must pass, too.
             for end in [0, 1, input.len() / 2, input.len().saturating_sub(1)] {
                 run(&input[..end]);
             }

@@ -179,7 +179,7 @@ impl Api {
             .map(|got| got.container.expect("a container in the response"))
     }
 
-    /// Calls Stop. `grace_ms` replaces the container's own grace period.
+    /// Calls Stop. `grace_ms` (milliseconds) replaces the container's own grace period.
     pub fn stop(&self, id: &str, grace_ms: Option<i64>) -> Result<Container, Status> {
         let grace_period =
             grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
@@ -253,7 +253,7 @@ impl Api {
             .expect("StreamLogs")
     }
 
-    /// Reads everything that a container prints until it is completed.
+    /// Reads the whole output of a container, until the container is completed.
     pub fn output(&self, id: &str) -> Output {
         let mut output = Output::default();
         for entry in self.follow(id).rest() {
@@ -323,7 +323,7 @@ impl<T> Incoming<T> {
     }
 }
 
-/// Returns the exit status of a process: `Ok(code)` or `Err(signal)`.
+/// Returns the exit status of a completed container: `Ok(code)` or `Err(signal)`.
 ///
 /// # Panics
 /// Panics if the container has no exit status.
@@ -341,7 +341,7 @@ pub fn ending(container: &Container) -> &Ending {
     container.result.as_ref().expect("a result")
 }
 
-/// Returns the pid of a running container's process.
+/// Returns the pid of a running container's first process.
 pub fn pid(container: &Container) -> i32 {
     let pid = container.processes.first().map_or(0, |process| process.pid);
     assert_ne!(pid, 0, "{container:#?}");

@@ -1,4 +1,4 @@
-//! A node for Kubernetes: executord and its launcher, and executor-cri with clients of its interface.
+//! A Kubernetes node: executord with its launcher, executor-cri, and CRI clients.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -34,14 +34,14 @@ pub const POLICY: &str = "allow_privileged = true\nallow_host_network = true\nal
      allow_new_privileges = true\nallow_no_seccomp = true\nallow_unmasked = true\nallow_no_limits = true\n\
      host_ids_sysctls = true\ncni_args = true\nkeep_until_deleted_max = 1000\ncapabilities_allowed = [\"ALL\"]\nports_allowed = [\"1-65535\"]\n";
 
-/// A node. executor-cri is killed when this value is dropped.
+/// A Kubernetes node. executor-cri is killed when this value is dropped.
 pub struct KubernetesNode {
     pub daemon: Daemon,
     cri: Child,
-    /// Runtime of the connection to executor-cri, which is kept while executord restarts.
+    /// Tokio runtime that drives the connection to executor-cri.
     executor: Runtime,
     channel: Channel,
-    /// Image with busybox, in the store.
+    /// Reference of an image with busybox that is in the image store.
     pub image: String,
     _layout: HandmadeLayout,
 }
@@ -126,7 +126,7 @@ impl KubernetesNode {
         (self.cri, self.channel) = spawn_for(&self.daemon, &self.executor);
     }
 
-    /// Process id of executor-cri.
+    /// Returns the pid of executor-cri.
     pub fn pid(&self) -> u32 {
         self.cri.id()
     }
@@ -270,8 +270,8 @@ fn spawn_for(daemon: &Daemon, runtime: &Runtime) -> (Child, Channel) {
     spawn(daemon.setup().home(), &daemon.socket(), runtime)
 }
 
-/// Starts executor-cri with its files in `home`, such as its configuration `cri.toml`, for the executord at a socket.
-/// Returns when it accepts calls. The runtime drives the returned connection.
+/// Starts executor-cri for the executord at the socket `executor`, and waits until executor-cri accepts connections.
+/// All files are in `home`, such as the configuration `cri.toml`. The runtime drives the returned connection.
 ///
 /// # Panics
 /// Panics if executor-cri exits or does not serve in time.

@@ -18,7 +18,7 @@ use crate::footprint::{self, Footprint};
 use crate::mount::{self, RelocatedDirectory, Tmpfs};
 use crate::{dist, host, launcher, wait, warm_pool};
 
-/// User that executord serves as in tests. The id is fixed so that a test can prepare files for it.
+/// Uid of executord in tests. The uid is fixed so that a test can prepare files for this user.
 pub const USER: u32 = 61_000;
 
 /// File with the boot id.
@@ -26,10 +26,10 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Configuration of a daemon that has not been started.
 pub struct Setup {
-    /// Separate tmpfs for the state directory. Declared before the directory that contains its mount point, so that the
+    /// Separate tmpfs for the state directory. Declared before `home`, which contains the mount point, so that the
     /// tmpfs is dropped first.
     disk: Option<Tmpfs>,
-    /// State directory on another file system. Declared before the directory too, so that it is dropped first.
+    /// State directory on another file system. Also declared before `home`, so that it is unmounted first.
     state: Option<RelocatedDirectory>,
     home: TempDir,
     arguments: Vec<OsString>,
@@ -81,7 +81,7 @@ impl Setup {
         self
     }
 
-    /// Uses the control binaries, which do not wipe secrets. With them a test verifies that a search finds residue.
+    /// Uses the control binaries, which do not wipe secrets. A test uses them to verify that its search finds residue.
     pub fn control(mut self) -> Self {
         self.binaries = Some(dist::control());
         self
@@ -110,7 +110,7 @@ impl Setup {
         self
     }
 
-    /// Gives the daemon a boot id that [`Daemon::reboot`] changes, in a mount namespace of its own.
+    /// Runs the daemon in its own mount namespace, with a boot id that [`Daemon::reboot`] changes.
     pub fn simulate_boots(mut self) -> Self {
         self.simulates_boots = true;
         fs::write(self.boot_id_file(), "11111111-1111-4111-8111-111111111111\n").expect("write");
@@ -144,7 +144,7 @@ impl Setup {
         self
     }
 
-    /// Tmpfs of the state directory, if [`Self::disk`] created one.
+    /// Returns the tmpfs that [`Self::disk`] created for the state directory.
     pub fn state_disk(&self) -> &Tmpfs {
         self.disk.as_ref().expect("Setup::disk was called")
     }
@@ -310,11 +310,11 @@ impl Daemon {
         Footprint::take(self.setup.home(), self.pid(), self.launcher(), &self.api)
     }
 
-    /// Waits until the daemon's footprint has no resources that were not in `before`. Resources in `before` may be
-    /// gone: for example, a shim exits just after its container.
+    /// Waits until all resources of the daemon that are not in `before` are gone. Resources in `before` may be gone
+    /// too: for example, a shim exits just after its container.
     ///
     /// # Panics
-    /// Panics if something remains after [`wait::DEFAULT_TIMEOUT`]; the message lists the remaining resources.
+    /// Panics if such resources remain after [`wait::DEFAULT_TIMEOUT`]; the message lists the remaining resources.
     pub fn wait_until_back_at(&self, before: &Footprint) {
         wait::until_ok("all resources that the daemon added are gone", || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
@@ -360,8 +360,8 @@ fn holder_of_lock(file: &str) -> Option<i32> {
     lock[4].parse().ok().filter(|pid| *pid > 0)
 }
 
-/// Stops the shims and processes of a daemon whose launcher was killed. Needed only if the launcher is not restarted,
-/// because a new launcher would clean up.
+/// Kills the remaining processes of a daemon without a launcher and removes its cgroups. Needed only if the launcher is
+/// not restarted, because a new launcher would clean up.
 pub fn clear(run_dir: &Path) {
     for pid in footprint::processes(run_dir, None) {
         kill(pid, 9);

@@ -1,6 +1,6 @@
-//! A name server for one process, in its own network namespace and mount namespace.
+//! A name server for one test process, in a new network namespace and mount namespace.
 //!
-//! The thread that starts the server enters the namespaces, and so do all threads and processes that it starts later.
+//! The thread that starts the server enters the namespaces. Its later threads and child processes inherit them.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
@@ -93,7 +93,7 @@ fn reply(request: &[u8], asked: &AtomicUsize, answer: &impl Fn(&str, usize) -> V
     let addresses = answer(&labels.join(".").to_lowercase(), number).into_iter();
     let addresses: Vec<IpAddr> = addresses.filter(|one| kind == if one.is_ipv4() { A } else { AAAA }).collect();
     let mut reply = request.get(..2)?.to_vec();
-    // Recursive response without error, one question.
+    // Flags: response, recursion desired and available, no error. One question.
     reply.extend([0x81, 0x80, 0, 1]);
     reply.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
     reply.extend([0; 4]);

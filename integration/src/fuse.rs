@@ -27,7 +27,7 @@ const REQUEST: usize = 1 << 17;
 /// Polling interval for the release of held requests.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Requests that are held, that is, get no response.
+/// Kind of requests whose responses are held back until the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Held {
@@ -46,7 +46,7 @@ pub struct Fuse {
 }
 
 impl Fuse {
-    /// Mounts the file system on a directory, open to every user.
+    /// Mounts the file system on a directory, with access for every user.
     ///
     /// # Panics
     /// Panics if the kernel has no FUSE, or the mount is refused.

@@ -37,13 +37,13 @@ const IDLE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Stream that carries a connection.
 pub trait Transport: Read + Write + Send {
-    /// Limits how long a read waits.
+    /// Sets the timeout of reads.
     ///
     /// # Errors
     /// Returns an error if the socket option cannot be set.
     fn read_within(&self, limit: Duration) -> io::Result<()>;
 
-    /// Limits how long a write waits.
+    /// Sets the timeout of writes.
     ///
     /// # Errors
     /// Returns an error if the socket option cannot be set.
@@ -78,7 +78,7 @@ pub struct RawClient {
     pings: u64,
 }
 
-/// Connects as another user that is in root's group.
+/// Connects with the uid `user` and the group of root.
 ///
 /// # Errors
 /// Returns an error if the socket cannot be connected.
@@ -167,7 +167,7 @@ impl RawClient {
         Ok(Self { stream, read: Vec::new(), newest: 0, pings: 0 })
     }
 
-    /// Limits how long a write waits for the peer to read; a longer write fails.
+    /// Sets the timeout of writes. A write fails if the peer does not read in time.
     ///
     /// # Errors
     /// Returns an error if the socket option cannot be set.
@@ -187,7 +187,7 @@ impl RawClient {
         self.stream.write_all(&frame(DATA, END_STREAM, on, &[]))
     }
 
-    /// Opens up to `count` calls of a server-streaming method. Returns the number of accepted calls.
+    /// Makes `count` calls of a server-streaming method. Returns the number of accepted calls.
     ///
     /// # Errors
     /// Returns an error if a write fails.

@@ -5,7 +5,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 /// First id of the first pool.
 const FIRST: u32 = 0x3000_0000;
-/// Ids between the starts of two pools: 64 ranges of 65,536 ids.
+/// Number of ids in a pool: 64 ranges of 65,536 ids.
 const STEP: u32 = 64 << 16;
 /// Number of pools.
 const POOLS: u32 = 128;
@@ -15,8 +15,8 @@ const POOLS: u32 = 128;
 pub struct IdPool {
     start: u32,
     ranges: u32,
-    /// Abstract socket with the pool's name. The kernel lets one process bind it and releases it if that process is
-    /// killed.
+    /// Abstract socket with the pool's name. Only one process can bind the name. The kernel releases the name with the
+    /// socket, even if the process is killed.
     _reservation: UnixListener,
 }
 

@@ -38,8 +38,8 @@ impl Ca {
         ca
     }
 
-    /// Creates a new certificate and key. The subject has two organizational units, because issued certificates must
-    /// repeat it byte by byte in their issuer field.
+    /// Creates a new certificate and key. Issued certificates must repeat the subject byte by byte in their issuer
+    /// field; two organizational units test this.
     ///
     /// # Panics
     /// Panics if OpenSSL fails.
@@ -166,9 +166,9 @@ fn der(pem: &str) -> Vec<u8> {
     STANDARD.decode(lines.collect::<String>()).unwrap_or_default()
 }
 
-/// Number of bytes before the private number in a PKCS#8 file of P-256. These bytes are the same in all files.
+/// Number of bytes before the private scalar in a PKCS#8 file of P-256. These bytes are the same in all files.
 const HEAD: usize = 36;
-/// Length of a private number in bytes.
+/// Length of a private scalar in bytes.
 const LENGTH: usize = 32;
 /// Order of P-256, big-endian.
 const ORDER: [u8; LENGTH] = [
@@ -176,15 +176,15 @@ const ORDER: [u8; LENGTH] = [
     0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51,
 ];
 
-/// Adds a P-256 key in every encoding in which a process can have it: the PEM text of its file, the private number in
-/// both byte orders, and the Montgomery form that ring computes with.
+/// Adds a P-256 key to `needles` in every encoding in which a process can have it: the PEM text of its file, the
+/// private scalar in both byte orders, and the Montgomery form that ring computes with.
 ///
 /// # Panics
 /// Panics if the PEM text is not a P-256 key.
 pub fn add_key(needles: &mut Needles, label: &str, pem: &str) {
     let whole = der(pem);
     assert!(whole.len() >= HEAD + LENGTH, "{label} is a key of P-256: {} bytes", whole.len());
-    // PEM text of the private number. The text contains a line break; the public key follows.
+    // PEM text of the private scalar. The text contains a line break; the public key follows.
     let text = pem.split_once('\n').map_or(pem, |(_, text)| text).as_bytes();
     needles.add(&format!("{label}, its text"), &text[HEAD * 4 / 3..=(HEAD + LENGTH) * 4 / 3]);
     let mut number: [u8; LENGTH] = std::array::from_fn(|index| whole[HEAD + index]);
@@ -198,7 +198,7 @@ pub fn add_key(needles: &mut Needles, label: &str, pem: &str) {
     add("Montgomery", &number);
 }
 
-/// Doubles a number below [`ORDER`], modulo it.
+/// Doubles a number modulo [`ORDER`]. The number must be below `ORDER`.
 fn double(number: &mut [u8; LENGTH]) {
     let mut carry = 0;
     for byte in number.iter_mut().rev() {

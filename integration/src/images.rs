@@ -29,7 +29,7 @@ use crate::layers::Blob;
 
 /// Image in an OCI layout, and the tree from which its next layer is created.
 pub struct Image {
-    /// Directory with the trees, the archives and, unless it is shared, the layout.
+    /// Directory with the trees and archives, and with the layout unless the layout is shared.
     home: TempDir,
     layout: PathBuf,
     tag: String,
@@ -45,7 +45,7 @@ pub trait Endpoint {
     }
 }
 
-/// Returns the `Authorization` value of [`USER`].
+/// Returns the value of the `Authorization` header for [`USER`].
 fn basic() -> String {
     format!("Basic {}", STANDARD.encode(format!("{USER}:{PASSWORD}")))
 }
@@ -173,7 +173,7 @@ impl Image {
         layers.map(blob).collect()
     }
 
-    /// Makes the layout and the archives readable for all users if `open` is true, otherwise for their owner only.
+    /// Makes the layout and the archives readable by all users if `open` is true, otherwise only by their owner.
     pub fn readable(&self, open: bool) {
         // umoci creates its files for their owner only. The modes of the trees belong to the image.
         let home = self.home.path();

@@ -13,7 +13,7 @@ const EXIT_CODE: i32 = 130;
 /// Catches Ctrl-C and SIGTERM. After the first signal, the next [`go_on`] returns an error. A second signal terminates
 /// the process immediately.
 ///
-/// Starts a thread. A process with several threads cannot enter a mount namespace, so enter it before this call.
+/// Starts a thread. A process with several threads cannot enter a mount namespace, so enter one before this call.
 ///
 /// # Errors
 /// Returns an error if the thread or the signal handlers cannot be set up.

@@ -46,7 +46,7 @@ fn upgrade(url: &str, method: &str, headers: &str) -> TcpStream {
     stream
 }
 
-/// Opens a URL without an upgrade, which invalidates the token of the URL. Returns the code of the response.
+/// Requests a URL without an upgrade; the request invalidates the token of the URL. Returns the HTTP status code.
 ///
 /// # Panics
 /// Panics if there is no response.
@@ -236,7 +236,7 @@ impl PortForward {
         self.send_frame(&pair.data.to_be_bytes(), 0, bytes);
     }
 
-    /// Sends the end of the data for a port.
+    /// Ends the data that is sent to a port.
     pub fn finish(&mut self, pair: Pair) {
         self.send_frame(&pair.data.to_be_bytes(), FINISHED, &[]);
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::daemon::Daemon;
 use crate::wait;
 
-/// Returns the files of loop devices that are below a directory, including unlinked files.
+/// Returns the backing files of loop devices below a directory, including unlinked files.
 pub fn below(directory: &Path) -> Vec<String> {
     let devices = fs::read_dir("/sys/block").expect("/sys/block").flatten();
     let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());

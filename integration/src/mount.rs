@@ -120,7 +120,7 @@ impl OwnMount {
         Self { at: dir.to_owned() }
     }
 
-    /// Sets whether set-user-ID bits of programs in this directory are honoured. Existing mount namespaces keep their
+    /// Enables or disables set-user-ID bits of programs in this directory. Existing mount namespaces keep their
     /// setting.
     pub fn honour_set_user_id(&self, honoured: bool) {
         let flags = if honoured { MsFlags::empty() } else { MsFlags::MS_NOSUID };
@@ -135,8 +135,8 @@ impl Drop for OwnMount {
     }
 }
 
-/// Returns the state directory for a daemon or launcher in `home`, on the file system that `EXECUTOR_STATE_BELOW`
-/// names. By default it is in /run, which is a tmpfs; before Linux 6.3 a tmpfs cannot be id-mapped.
+/// Mounts the state directory in `home` from the file system that `EXECUTOR_STATE_BELOW` names. If unset, the directory
+/// stays in /run, which is a tmpfs; before Linux 6.3 a tmpfs cannot be id-mapped.
 pub(crate) fn state(home: &Path) -> Option<RelocatedDirectory> {
     let below = std::env::var_os("EXECUTOR_STATE_BELOW")?;
     Some(RelocatedDirectory::mount(&home.join("state"), Path::new(&below)))

@@ -1,8 +1,8 @@
 //! A container with canaries in every kind of secret input, a process that keeps the container's secret files open, and
 //! a search for residue.
 //!
-//! The container prints all its secrets, so that its log contains them. The sizes are the sizes of the claim in
-//! docs/security-claims.md: 64 bytes, 4 KiB, 64 KiB, and nearly the maximum of each kind.
+//! The container prints all its secrets, so that its log contains them. The secrets have the sizes that
+//! docs/security-claims.md names: 64 bytes, 4 KiB, 64 KiB, and nearly the maximum of each kind.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -19,15 +19,16 @@ use crate::daemon::Daemon;
 use crate::request::{RequestBuilder, program};
 use crate::{footprint, wait};
 
-/// Prefix of a restarted process's script. The process exits with 1 at its first start.
+/// Script prefix of a restarted process, which exits with 1 at its first start.
 const FAILS_ONCE: &str = "[ -e /tmp/again ] || { echo >/tmp/again; exit 1; }; ";
 
 /// Directory of the secrets, which exists in no image.
 const DIR: &str = "/etc/executor-residue";
 const TOKEN: &str = "/etc/executor-residue/token";
-/// File sizes in bytes. Each generation may have 1,048,576 bytes in total.
+/// File sizes in bytes. The limit of a generation is 1,048,576 bytes in total.
 const FILES: [usize; 4] = [64, 4096, 65_536, 900_000];
-/// Sizes of variables and arguments in bytes. Each may have 131,071 bytes including its name, and all together 2 MiB.
+/// Sizes of variables and arguments in bytes. The limit is 131,071 bytes including the name, and 2 MiB for all strings
+/// together.
 const STRINGS: [usize; 4] = [64, 4096, 65_536, 120_000];
 /// Prints every secret, then waits for a signal: USR1 exits with 0, USR2 with 3, HUP exceeds the memory limit, WINCH
 /// prints the files again.
@@ -42,8 +43,8 @@ printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
 /// Writes further secrets: in new files next to the container's files and in a new directory, over the content of a
-/// file, and at the end of a file. The new secrets are derived from the container's secrets by swapping letters.
-/// Deletes one file and replaces one.
+/// file, and at the end of a file. The new secrets are the container's secrets in ROT13. Deletes one file and replaces
+/// one.
 const WRITES: &str = r#"
 cd /etc/executor-residue
 other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }
@@ -206,7 +207,7 @@ impl ContainerSecrets {
     }
 }
 
-/// Swaps a letter as the script does.
+/// Rotates a letter by 13 places, as the script does.
 fn other(byte: u8) -> u8 {
     match byte {
         b'A'..=b'Z' => (byte - b'A' + 13) % 26 + b'A',
@@ -267,7 +268,7 @@ impl Drop for FileHolder {
     }
 }
 
-/// Lists the regular files below a directory. Empty if the directory does not exist.
+/// Lists the regular files below a directory, or none if the directory does not exist.
 fn regular(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -280,12 +281,12 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits for a container's exit, and then for one second, after which no residue may remain.
+/// Waits until a container's run directory is removed, and then for one second, after which no residue may remain.
 pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
     wait::until("the container's run directory is gone", || {
         (!daemon.setup().run_dir().join("containers").join(id).exists()).then_some(())
     });
-    std::thread::sleep(std::time::Duration::from_secs(1)); // the time that docs/security-claims.md names
+    std::thread::sleep(std::time::Duration::from_secs(1)); // the claim is about one second later
     container
 }

@@ -1,4 +1,4 @@
-//! The runtime socket and its only call, GetSecrets, made in the same way as from a container.
+//! Calls GetSecrets, the only call of the runtime socket, as a container does.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Runs executord and its launcher as a supervisor such as systemd does. The two processes do not start each other, and
 //! each is restarted on the same directories after its exit.
 //!
-//! [`crate::daemon::Daemon`] instead runs an executord that starts its launcher. Dropping the value stops the
+//! [`crate::daemon::Daemon`] instead runs an executord that starts its launcher. Dropping a [`Supervised`] stops the
 //! containers and both processes and removes the directories, in any state.
 
 use std::fs::{self, File, Permissions};
@@ -165,7 +165,7 @@ impl Supervised {
         serves(&self.api)
     }
 
-    /// Returns the pids of running shims, from their records.
+    /// Returns the pids of the node's running shims.
     pub fn shims(&self) -> Vec<i32> {
         let named = self.run_dir().display().to_string();
         let is_shim = |pid: &i32| {
@@ -185,7 +185,7 @@ impl Supervised {
         footprint
     }
 
-    /// Waits until the footprint has nothing that was not in `before`.
+    /// Waits until all resources of the node that are not in `before` are gone.
     ///
     /// # Errors
     /// Returns a description of the remaining resources if some remain after `timeout`.

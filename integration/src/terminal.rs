@@ -19,7 +19,7 @@ const END_OF_OUTPUT: u8 = 0x1e;
 /// Pseudo-terminal with agent-cli as the only process of its session.
 pub struct Terminal {
     keys: File,
-    /// The program's end of the terminal, used to read its settings.
+    /// The program's end of the terminal, used to read the terminal's settings.
     other: OwnedFd,
     child: Child,
     written: Arc<Mutex<Vec<u8>>>,
@@ -95,7 +95,7 @@ impl Terminal {
         self.child.id() as i32
     }
 
-    /// Waits for the exit of agent-cli and until its output is in [`Self::text`].
+    /// Waits until agent-cli has exited and [`Self::text`] returns its whole output.
     pub fn wait(&mut self) -> ExitStatus {
         let status = wait::until("agent-cli exits", || self.child.try_wait().expect("wait"));
         // A byte written here arrives after all output of the program.

@@ -165,7 +165,7 @@ impl TlsDaemon {
         self.daemon.api.block_on(Client::connect_tls(&self.address, tls))
     }
 
-    /// Connects with this certificate, for frames that no library sends, with windows of `window` bytes. Acknowledges
+    /// Connects a low-level client with this certificate and flow-control windows of `window` bytes, and acknowledges
     /// the peer's settings.
     pub fn raw(&self, issued: &Issued, window: u32) -> RawClient {
         use rustls::pki_types::pem::PemObject as _;

@@ -73,7 +73,7 @@ pub fn listing_without_mounts(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeM
     lines.chain(mounts.iter().map(|path| (path.clone(), MOUNTED.to_owned()))).collect()
 }
 
-/// Changes a listing to show mount points at `mounts`.
+/// Marks the entries at `mounts` as mount points and removes the entries below them.
 pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
     tree.retain(|path, _| !mounts.iter().any(|mount| path.starts_with(mount) && path != Path::new(mount)));
     for mount in mounts {
@@ -102,7 +102,7 @@ fn xattrs(path: &Path) -> BTreeMap<String, String> {
     names.map(|name| (OsStr::from_bytes(name).to_string_lossy().into_owned(), value(name))).collect()
 }
 
-/// Returns the tree that a container initially sees with these layers of a store. The bottom layer is first.
+/// Returns the initial tree of a container with these layers of a store. The bottom layer is first.
 pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     let layers: Vec<_> = layers.iter().map(|layer| layer.parse().expect("a diffID")).collect();
     let store = Store::at(store);
@@ -124,7 +124,7 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     thread.join().expect("a listing")
 }
 
-/// Returns names whose lines differ, or that only one of the trees has.
+/// Returns the paths whose lines differ, and the paths that only one of the trees has.
 pub fn differing_paths<'a>(
     ours: &'a BTreeMap<PathBuf, String>,
     theirs: &'a BTreeMap<PathBuf, String>,

@@ -1,4 +1,4 @@
-//! Waits for a condition. The timeout expires only if the condition is never met.
+//! Waits for a condition. Timeouts are so long that only a failing test reaches them.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(3);
 /// Waits until `ask` returns a value.
 ///
 /// # Panics
-/// Panics if there is no value within [`DEFAULT_TIMEOUT`]; the message names `what`.
+/// Panics if `ask` returns no value within [`DEFAULT_TIMEOUT`]; the message names `what`.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     until_ok(what, || ask().ok_or("the condition was not met"))
 }
@@ -18,7 +18,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 /// Waits until `ask` succeeds.
 ///
 /// # Panics
-/// Panics if there is no success within [`DEFAULT_TIMEOUT`]; the message has the last error.
+/// Panics if `ask` does not succeed within [`DEFAULT_TIMEOUT`]; the message contains the last error.
 pub fn until_ok<T, E: Display>(what: &str, ask: impl FnMut() -> Result<T, E>) -> T {
     within(DEFAULT_TIMEOUT, ask)
         .unwrap_or_else(|error| panic!("waited {} s for: {what}: {error}", DEFAULT_TIMEOUT.as_secs()))

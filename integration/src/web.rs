@@ -50,7 +50,7 @@ struct Shared {
     end: Condvar,
 }
 
-/// Server on a loopback port. The connections close when it is dropped.
+/// A web server. All connections close when this value is dropped.
 pub struct WebServer {
     address: SocketAddr,
     shared: Arc<Shared>,

@@ -10,7 +10,7 @@ use anyhow::ensure;
 use crate::workspace::{Workspace, in_path, is_root, run as run_command, step};
 use crate::{dist, needs};
 
-/// Path of podman's default profile in Debian and Fedora.
+/// Path of podman's default seccomp profile in Debian and Fedora.
 const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
 /// Debian package with that profile. It is unpacked instead of installed, because it depends on many packages of
 /// podman.

@@ -118,7 +118,7 @@ fn report_host(screen: &mut Screen, daemon: &Daemon, container: &Container) -> a
     Ok(daemons_cgroup)
 }
 
-/// Returns the name of the daemon's parent cgroup for all containers.
+/// Returns the name of the cgroup that contains the cgroups of the daemon's containers.
 fn cgroup_above(cgroups: &[PathBuf]) -> anyhow::Result<String> {
     let above = cgroups.first().and_then(|path| path.parent()?.file_name()?.to_str());
     Ok(above.context("the container has no cgroup")?.to_owned())

@@ -124,7 +124,8 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     for name in CONTROLS {
         let built = workspace.target.join("debug").join(name);
         install(&built, &dir.join(name))?;
-        // Remove it, so that it is not used as an ordinary binary. The next build recreates the ordinary binary.
+        // Remove the control, so that it is not used as an ordinary binary. The next build recreates the ordinary
+        // binary.
         std::fs::remove_file(&built).with_context(|| built.display().to_string())?;
     }
     Ok(dir)
@@ -145,7 +146,7 @@ pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     step("Building executord, executor-launcher and agent-cli, not optimized");
     let mut command = cargo_for_tests(workspace, &["build"]);
-    command.env("CARGO_INCREMENTAL", "0"); // a first look: the next build is far away
+    command.env("CARGO_INCREMENTAL", "0"); // usually built only once
     for name in [DAEMON, LAUNCHER, CLI] {
         command.args(["-p", name]);
     }

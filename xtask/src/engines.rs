@@ -189,7 +189,7 @@ fn benchmark(
     rounds: usize,
 ) -> anyhow::Result<ExitCode> {
     let mut contestants = Vec::new();
-    // The first room that ends removes the cgroups of executord.
+    // Start with the executor: the first room that is dropped removes the cgroups of executord.
     for (name, kind) in [("executor", Kind::Executor), ("containerd", Kind::Containerd)] {
         let stage = Stage::prepare(supplies, critest, &directory.join(name))?;
         let runtime = stage.start(workspace, kind, options)?;
@@ -223,7 +223,7 @@ fn copy_logs(directory: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs critest against the runtime at `socket`.
+/// Runs critest against a runtime.
 fn critest(options: &Options, stage: &Stage<'_>, runtime: &Runtime) -> anyhow::Result<Report> {
     let directory = &stage.directory;
     let (json, list) = (directory.join("report.json"), directory.join("images.yaml"));

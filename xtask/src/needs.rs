@@ -25,7 +25,7 @@ enum Sign {
     Python(&'static str),
 }
 
-/// Needed to link programs, as by every Rust build. The launcher is linked statically.
+/// Needed to link Rust programs. The launcher is linked statically.
 pub(crate) const BUILD: [Need; 2] = [
     Need { package: "gcc", reason: "links Rust programs", sign: Sign::Program("cc") },
     Need {
@@ -150,11 +150,11 @@ pub(crate) const VM: [Need; 5] = [
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
 
-/// Needed by `cargo xtask engines-test`, `kubelet-test`, `cluster`, `cluster-test` and `conformance`.
+/// Needed by `cargo xtask engines-test`, `kubelet-test` and all commands that start a cluster.
 pub(crate) const ENGINES: [Need; 1] =
     [Need { package: "golang", reason: "builds critest and the kubelet, 1.21 or later", sign: Sign::Program("go") }];
 
-/// Needed by `cargo xtask kubelet-test`, `cluster`, `cluster-test` and `conformance`.
+/// Needed by `cargo xtask kubelet-test` and all commands that start a cluster.
 pub(crate) const KUBELET: [Need; 11] = [
     Need { package: "make", reason: "builds busybox", sign: Sign::Program("make") },
     Need { package: "gcc", reason: "builds busybox", sign: Sign::Program("cc") },
@@ -169,11 +169,11 @@ pub(crate) const KUBELET: [Need; 11] = [
     PLUGINS,
 ];
 
-/// Needed by `cargo xtask cluster`, `cluster-test` and `conformance`, in addition to [`KUBELET`].
+/// Needed by all commands that start a cluster, in addition to [`KUBELET`].
 pub(crate) const CLUSTER: [Need; 1] =
     [Need { package: "openssl", reason: "makes the certificates of the cluster", sign: Sign::Program("openssl") }];
 
-/// Needed by `cargo xtask engines-test` to run critest.
+/// Needed by `cargo xtask engines-test` to run critest, and by clusters with containerd.
 pub(crate) const ENGINES_RUN: [Need; 11] = [
     Need { package: "containerd", reason: "the runtime for comparison", sign: Sign::Program("containerd") },
     Need { package: "runc", reason: "starts containerd's containers", sign: Sign::Program("runc") },
@@ -188,7 +188,7 @@ pub(crate) const ENGINES_RUN: [Need; 11] = [
     PLUGINS,
 ];
 
-/// Needed by `cargo xtask sanitize`, in addition to [`BUILD`]. gcc includes the runtime.
+/// Needed by `cargo xtask sanitize`, in addition to [`BUILD`]. The sanitizer's runtime is part of gcc.
 pub(crate) const SANITIZE: [Need; 1] = [Need {
     package: "g++",
     reason: "the sanitizer's runtime is linked with C++'s library",

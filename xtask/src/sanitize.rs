@@ -89,7 +89,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     // With an explicit target, the flags do not apply to build scripts and macros.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(target_dir(workspace));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("ASAN_OPTIONS", RUNTIME);
-    cargo.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"); // for the lines in reports
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"); // reports contain line numbers
     cargo.args(&options.filter).arg("--");
     for (test, why) in NOT_RUN {
         eprintln!("  not run: {test}: {why}");
@@ -113,7 +113,7 @@ fn flags() -> anyhow::Result<Vec<String>> {
     Ok(FLAGS.iter().map(|flag| (*flag).to_owned()).chain(link).collect())
 }
 
-/// The control: each deliberate error is reported by its name, and the same program without an error succeeds.
+/// Checks the control: each deliberate error is reported by its name, and the same program without an error succeeds.
 fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
     step("Checking that faults are reported");
     let dir = target_dir(workspace);

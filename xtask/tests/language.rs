@@ -26,7 +26,7 @@ const KINDS: [Kind; 4] = [
 /// Maximum number of lines of a source file.
 const LINES_MAX: usize = 600;
 
-/// Files that list the words, and files whose text we cannot choose.
+/// Files that list the words, and files from other projects.
 const EXCEPT: [&str; 5] = [
     "xtask/tests/language.rs",
     "CONTRIBUTING.md",

@@ -19,7 +19,7 @@ fn names(dir: &str) -> Vec<String> {
     entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect()
 }
 
-/// Returns whether sh can parse a script. The script is not run.
+/// Returns true if sh can parse a script. The script is not run.
 fn is_well_formed(script: &Path) -> bool {
     Command::new("sh").arg("-n").arg(script).stderr(std::process::Stdio::null()).status().expect("sh").success()
 }

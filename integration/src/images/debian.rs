@@ -11,7 +11,7 @@ use super::{Image, change, change_again, furnish, mode, tool};
 const PACKAGES: &str =
     "base-files,base-passwd,coreutils,dash,findutils,grep,hostname,libpam-modules,login,mount,passwd,util-linux";
 /// Options of mmdebstrap. Packages are unpacked but not configured, because configuration takes long and creates no
-/// other kinds of files. Documentation is excluded, because it is half of the size.
+/// other kinds of files. Documentation, half of the size, is excluded.
 const OPTIONS: [&str; 9] = [
     "--quiet",
     "--mode=root",
@@ -63,8 +63,8 @@ fn tree() -> &'static Path {
 }
 
 impl Image {
-    /// Builds Debian with one entry of every kind, two layers of changes made by umoci, and a layer of another tool
-    /// with an opaque directory.
+    /// Builds a Debian image with one entry of every kind, two layers of changes made by umoci, and a layer from
+    /// another tool with an opaque directory.
     pub fn debian() -> Self {
         let (image, debian) = (Self::new(), tree());
         let root = image.root();
@@ -85,7 +85,7 @@ impl Image {
     }
 }
 
-/// Returns a layer in which one directory hides the directory below it, and a link hides another directory.
+/// Returns a layer with an opaque directory, and with a link that replaces another directory.
 fn replacing() -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |kind: tar::EntryType, path: &str, link: &str, content: &str| {

@@ -7,8 +7,8 @@ use std::thread;
 
 use super::{Endpoint, Registry, basic};
 
-/// Proxy in front of an open registry. The proxy forwards only requests with its token. The token service issues the
-/// token to [`super::USER`].
+/// Proxy in front of an open registry. The proxy forwards only requests that carry the token. The token service issues
+/// the token to [`super::USER`].
 pub struct Gate {
     port: u16,
 }

@@ -104,7 +104,8 @@ impl HandmadeLayout {
         layout
     }
 
-    /// Adds an image and returns the descriptor of its manifest, without a platform. `PATH` is `/bin`.
+    /// Adds an image and returns the descriptor of its manifest, without a platform. Sets the image's environment to
+    /// `PATH=/bin`.
     pub fn manifest(&self, architecture: &str, config: &Value, layers: &[HandmadeLayer]) -> Value {
         let archives: Vec<Vec<u8>> = layers.iter().map(HandmadeLayer::archive).collect();
         let diff_ids: Vec<String> = archives.iter().map(|archive| digest(archive)).collect();

@@ -57,7 +57,7 @@ impl Holding {
         self.shared.holds.store(false, Ordering::SeqCst);
     }
 
-    /// Returns true if clients have sent a string.
+    /// Returns true if the clients' requests contain `text` in any letter case. `text` must be lower-case.
     pub fn saw(&self, text: &str) -> bool {
         let asked = self.shared.asked.lock().expect("not poisoned");
         String::from_utf8_lossy(&asked).to_ascii_lowercase().contains(text)

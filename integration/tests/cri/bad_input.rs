@@ -103,7 +103,7 @@ fn many_annotations_are_kept_or_refused() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// A request whose fields are bytes.
+/// A request with an encoded configuration, and with a field that executor-cri does not know.
 #[derive(Clone, PartialEq, Message)]
 struct RawRequest {
     #[prost(bytes = "vec", tag = "1")]

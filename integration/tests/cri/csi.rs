@@ -84,7 +84,7 @@ fn target(node: &KubernetesNode, pod: &str) -> PathBuf {
     volumes.join("mount")
 }
 
-/// Returns the request of a kubelet for a pod of [`KubernetesNode::sandbox`] whose manifest has `items`.
+/// Returns a kubelet's request for a volume with `items`, in a pod of [`KubernetesNode::sandbox`].
 fn request(node: &KubernetesNode, pod: &str, items: &str) -> NodePublishVolumeRequest {
     let context = [
         ("csi.storage.k8s.io/pod.name", pod),
@@ -341,9 +341,9 @@ fn volumes_survive_restarts_of_executor_cri() {
     assert!(!target.exists() && records(&node).is_empty());
 }
 
-/// Rules C53 and G19: the provider is asked with the token of the pod. The token reaches executord only with containers
-/// that mount the volume. A new token arrives without a new container, even after a restart of executord. No record has
-/// a token.
+/// Rules C53 and G19: executord authenticates to the provider with the token of the pod. The token reaches executord
+/// only with containers that mount the volume. A new token arrives without a new container, even after a restart of
+/// executord. No record has a token.
 #[test]
 fn tokens_stay_with_their_volumes() {
     let server = WebServer::start(|_, request| {

@@ -62,9 +62,9 @@ impl Stage {
     }
 }
 
-/// CRI complaint X9: CreateContainer and its retry return a clear status within their deadlines, and other calls do not
-/// wait. When the file system responds again or fails, no process, mount or record is left. As a control, the container
-/// runs while the file system responds.
+/// Checks CRI complaint X9: CreateContainer and its retry return a clear status within their deadlines, and other calls
+/// do not wait. When the file system responds again or fails, no process, mount or record is left. As a control, the
+/// container runs while the file system responds.
 fn check_creation(aborts: bool) {
     let stage = Stage::new();
     let node = &stage.node;
@@ -112,7 +112,8 @@ fn check_creation(aborts: bool) {
 }
 
 /// If executord and the launcher are killed during a creation, the next executord cannot compare the repeated request
-/// with the container's. The call creates its container nevertheless, and no other container is left.
+/// with the request of the container. The repeated call nevertheless creates its container, and no other container is
+/// left.
 #[test]
 fn creation_survives_executord_and_launcher() {
     let mut stage = Stage::new();

@@ -30,7 +30,7 @@ fn reboot_ends_every_pod() {
     let states = |node: &KubernetesNode| pods.each_ref().map(|pod| node.sandbox_status(pod).unwrap().state());
     assert_eq!(states(&node), [PodSandboxState::SandboxReady; 2]);
 
-    // A kill would lose what executord has not written yet: it writes its ledger every 100 ms, and when it exits.
+    // A kill would lose unwritten changes: executord writes the ledger every 100 ms and on exit.
     node.daemon.terminate();
     node.reboot();
     assert_eq!(states(&node), [PodSandboxState::SandboxNotready; 2]);

@@ -55,8 +55,8 @@ fn ends_are_seen_after_a_restart() {
 }
 
 /// While executord and the launcher restart, no status changes, and calls fail only with UNAVAILABLE. The launcher is
-/// frozen before it is killed, and thawed after executord has logged that it waits. While it is frozen, the launcher
-/// exists, and its socket accepts connections.
+/// frozen before it is killed, and thawed after executord has logged that it waits. A frozen launcher still exists, and
+/// its socket accepts connections.
 #[test]
 fn statuses_stay_while_executord_restarts() {
     let mut node = KubernetesNode::start();

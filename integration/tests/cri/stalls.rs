@@ -1,4 +1,4 @@
-//! Tests that calls return when executord does not answer: rules C14 and C16.
+//! Tests that calls return when executord does not respond: rules C14 and C16.
 
 use std::time::Duration;
 

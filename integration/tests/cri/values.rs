@@ -86,11 +86,11 @@ enum Victim {
     Launcher,
 }
 
-/// Rule C57: soon after RemoveContainer no secret value is in a process, file or log of executor-cri, executord and the
-/// launcher, even if one of these processes was killed while the container ran: the environment, a mounted file, a file
-/// and a variable by reference, a registry's password, the token of a stream's URL, and arguments and input of exec and
-/// ExecSync. As controls, the program can read both variables and both files, and the search finds a file that contains
-/// all values.
+/// Rule C57: soon after RemoveContainer no process, file or log of executor-cri, executord and the launcher contains a
+/// secret value, even if one of these processes was killed while the container ran. The values are the environment, a
+/// mounted file, a file and a variable by reference, a registry's password, the token of a stream's URL, and arguments
+/// and input of exec and ExecSync. As controls, the program can read both variables and both files, and the search
+/// finds a file that contains all values.
 #[test]
 fn killed_processes_leave_no_values() {
     let lent = tempfile::tempdir_in("/run").unwrap();

@@ -332,13 +332,14 @@ fn full_disk_under_the_state_directory() {
 }
 
 /// executord and its launcher start on a disk that is full to the last byte, and on a disk without free inodes. They
-/// report existing containers and refuse a new container, and a deletion frees enough space for it.
+/// report existing containers and refuse a new container until a deletion frees enough space.
 #[test]
 fn full_disk_at_the_start() {
     for files in [false, true] {
         let mut daemon = Setup::default().disk(24 << 20).start();
         let rootfs = Rootfs::busybox();
-        // The log of this container uses the space that the next container needs. It is deleted with its container.
+        // The log of this container uses the space that the next container needs. The log is deleted with its
+        // container.
         let talks = "i=0; while [ $i -lt 60000 ]; do echo a line of some length that fills up the disk a little; i=$((i + 1)); done";
         daemon.api.run_to_end(sh(talks).id("talks").rootfs(&rootfs.reference()));
         let launcher = daemon.launcher().unwrap();

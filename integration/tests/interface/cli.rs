@@ -457,7 +457,7 @@ fn output_through_a_pipe_is_whole() {
     }
 }
 
-/// If a reader starts after output was dropped, agent-cli reports how much is missing.
+/// If a reader starts after output was dropped, agent-cli reports the amount of missing output.
 #[test]
 fn output_that_was_dropped_is_reported() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
@@ -490,7 +490,7 @@ fn output_that_was_dropped_is_reported() {
     );
 }
 
-/// Errors repeat what the user typed and contain no generated id.
+/// Errors repeat the user's input and contain no generated id.
 #[test]
 fn errors_name_what_was_typed() {
     let daemon = Daemon::start();

@@ -247,7 +247,7 @@ fn cached_artifact_is_revalidated_for_same_url() {
     }
 }
 
-/// A download that never ends blocks other downloads only if they have the same URL and cache key. Such a download
+/// A download that never ends blocks other downloads only if they have the same URL and cache key. A blocked download
 /// waits within its own time limit.
 #[test]
 fn cache_key_elsewhere_does_not_wait() {

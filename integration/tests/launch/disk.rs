@@ -1,5 +1,5 @@
-//! The disk limit is enforced in the container and protects the host. Its storage is removed after every kind of exit.
-//! If the limit cannot be enforced, the request is refused, or there is a warning.
+//! The disk limit is enforced in the container and protects the host. The container's storage is removed after every
+//! kind of exit. If the limit cannot be enforced, the request is refused, or there is a warning.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -59,10 +59,10 @@ fn disk_limit_is_enforced_and_space_returned() {
 }
 
 /// Project quotas enforce the limits of bytes and files without a loop device. Root of the container cannot leave its
-/// project. Usage and limit are removed after the exit, whichever process is killed. As controls, the same write
-/// succeeds without a limit, and a container with host ids, which could leave its project, gets its own file system.
-/// Most kernels and file systems have no project quotas, so this test runs in `cargo xtask vm-test`. That command
-/// enables project quotas at `EXECUTOR_QUOTA_DIR`.
+/// project. Usage and limit are removed after the exit, even if one of the executor's processes is killed. As controls,
+/// the same write succeeds without a limit, and a container with host ids, which could leave its project, gets its own
+/// file system. Most kernels and file systems have no project quotas, so this test runs in `cargo xtask vm-test`. That
+/// command enables project quotas at `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
 fn project_quota_enforces_disk_limit() {
@@ -152,8 +152,8 @@ fn disk_is_a_part_of_the_capacity() {
     assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");
 }
 
-/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and its backing file
-/// is removed.
+/// After a kill of any of the executor's processes, the file system is unmounted, its device is free, and its backing
+/// file is removed.
 #[test]
 fn disk_is_removed_after_any_process_kill() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -14,7 +14,7 @@ use integration::wait;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// First host id of the given range, which is below the pools of the tests.
+/// First host id of the given range, which is outside of all id pools.
 const FIRST: u32 = 0x5000_0000;
 const CONFIG: &str = "[policy]\nallow_host_userns = true\ngiven_id_ranges = [\"1342177280-1343225855\"]\n";
 

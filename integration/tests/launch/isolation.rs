@@ -60,8 +60,8 @@ fn no_signal_is_ignored_from_the_start() {
     assert!(!String::from_utf8_lossy(&outside.stdout).contains("SigIgn:\t0000000000000000"), "control failed");
 }
 
-/// Every masked path that this kernel has is empty in the container and not on the host. Read-only paths cannot be
-/// written, and init cannot be killed. Further attacks are in `attacks/`.
+/// Every masked path that this kernel has is empty in the container. Read-only paths cannot be written, and init cannot
+/// be killed. Further attacks are in `tests/secrets/attacks/`.
 #[test]
 fn kernel_paths_are_masked_or_read_only() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());

@@ -30,7 +30,7 @@ const COUNT: &str = "n=0; while :; do echo $n; n=$((n+1)); done";
 /// Prints increasing numbers, with pauses.
 const COUNT_SLOWLY: &str = "n=0; while :; do echo $n; n=$((n+1)); sleep 0.005; done";
 
-/// A directory of the operator.
+/// Directory for log files that the operator allows.
 struct LogDir(TempDir);
 
 impl LogDir {
@@ -64,7 +64,7 @@ fn reopen(api: &Api, id: &str) -> Result<Container, Status> {
 }
 
 /// Checks the format of a line of a log file: a time with nine digits, the stream, the tag, and the text. Returns the
-/// last three.
+/// stream, the tag and the text.
 fn parsed(line: &str) -> (&str, &str, &str) {
     let mut fields = line.splitn(4, ' ');
     let mut field = || fields.next().unwrap_or_else(|| panic!("{line:?}"));
@@ -95,8 +95,9 @@ fn counted(output: &str, first: u64) -> u64 {
     })
 }
 
-/// CRI rule C31: each line has nine digits, a known stream and a tag; pieces have at most 16 KiB; an end without
-/// newline is `P`. The log has the same output. Directories and file have the modes that the kubelet expects.
+/// CRI rule C31: each line has a time with nine digits, a known stream and a tag; pieces have at most 16 KiB; a last
+/// line without a newline has the tag `P`. The log has the same output. Directories and file have the modes that the
+/// kubelet expects.
 #[test]
 fn file_has_the_kubelets_format() {
     let logs = LogDir::new();

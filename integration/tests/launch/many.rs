@@ -11,8 +11,8 @@ use integration::{host, wait};
 
 const CONTAINERS: usize = 200;
 
-/// Starts a daemon and runs a first container. It creates threads, watches and directories that exist until the daemon
-/// exits.
+/// Starts a daemon and runs a first container. This container creates threads, watches and directories that remain
+/// until the daemon exits.
 fn warmed_up(rootfs: &Rootfs) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.run_to_end(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));

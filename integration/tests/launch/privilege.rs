@@ -1,5 +1,5 @@
-//! Privileges of each process, callers that executord serves, and locations where no secret may be readable. As a
-//! control of each claim, the same check is made where its result must differ.
+//! Privileges of each process, callers that executord serves, and locations where no secret may be readable. Each claim
+//! has a control: the same check in a place where the result must differ.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -70,7 +70,7 @@ fn user_can_be_named() {
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3"))), Ok(3));
 }
 
-/// The socket's mode refuses agent-cli as another user. Without that mode, the daemon itself refuses it.
+/// The socket's mode refuses agent-cli as another user. Without that mode, the daemon itself refuses agent-cli.
 #[test]
 fn callers_are_judged_by_their_credentials() {
     let daemon = Setup::default().arguments(&["--allow-group", "games"]).start();

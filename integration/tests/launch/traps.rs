@@ -99,7 +99,7 @@ fn processes_do_not_inherit_secrets_of_containers() {
     for pid in [later.shim.pid, later.prepared.unwrap().init.pid] {
         assert_eq!(anywhere(pid), [""; 0], "{:?}", host::status(pid, "Name"));
     }
-    // The launcher has a handle of the files, to wipe them if the shim cannot. It never reads the files.
+    // The launcher has a handle of the files, to wipe them if the shim cannot. The launcher never reads the files.
     assert_eq!(found(launcher.child.id() as i32, |place| !matches!(place, Place::Descriptor { .. })), [""; 0]);
     let init = launcher.record("secret").unwrap().prepared.unwrap().init.pid;
     assert_eq!(anywhere(init), ["argument", "file", "variable"], "control failed");

@@ -156,7 +156,7 @@ fn proc_of_image_is_never_written() {
     }
 }
 
-/// If `/proc`, `/sys` or `/dev` of an image is a link, the image is refused, whatever the link's target is
+/// If `/proc`, `/sys` or `/dev` of an image is a link, the image is refused, regardless of the link's target
 /// (CVE-2025-54867, CVE-2026-41579). The vulnerable runtimes follow the link while the host's tree is still visible:
 /// they mount file systems and create devices at the link's target.
 #[test]
@@ -308,9 +308,9 @@ fn capabilities_on_a_file_give_nothing() {
     }
 }
 
-/// An image whose program is the runtime itself, through `/proc/self/exe`, changes nothing if it writes to it
-/// (CVE-2019-5736). The program is the sealed copy in memory, which is unchanged afterwards. isolation.rs tests that it
-/// cannot be written.
+/// An image whose program is the runtime itself, through `/proc/self/exe`, cannot change the runtime (CVE-2019-5736).
+/// The program is the sealed copy in memory, which is unchanged afterwards. isolation.rs tests that this copy cannot be
+/// written.
 #[test]
 fn image_running_runtime_program_cannot_change_it() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());

@@ -187,7 +187,7 @@ fn sleeping(id: &str, egress: bool) -> RunRequest {
     on("bridge", RunRequest { egress, ..program("/bin/sleep", &["100000"]).id(id).grace_ms(0) })
 }
 
-/// Adds the capabilities to send any frame. They need egress.
+/// Adds the capabilities to send any frame, and egress, which these capabilities require.
 fn raw(request: RunRequest) -> RunRequest {
     let add = vec!["NET_ADMIN".into(), "NET_RAW".into()];
     RunRequest { capabilities: Some(Capabilities { add, ..Capabilities::default() }), egress: true, ..request }

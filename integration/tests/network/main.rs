@@ -36,7 +36,7 @@ fn server(id: &str, rootfs: &Rootfs) -> RunRequest {
     on_cni(sh(SERVE).id(id).rootfs(&rootfs.reference())).action(|run| run.args.push(id.into()))
 }
 
-/// Address of a container without its prefix length.
+/// Returns the address of a container without the prefix length.
 fn address(container: &Container) -> String {
     let status = container.network_status.clone().unwrap();
     status.addresses[0].split_once('/').unwrap().0.to_owned()

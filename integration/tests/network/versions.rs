@@ -93,8 +93,8 @@ fn plugins_are_asked_once_per_file() {
     assert_eq!(world.calls_of_a_start().0, not_asked);
 }
 
-/// A plugin is a script that runs another program. If that program changes, the script's file does not change, but it
-/// refuses the version. The next start asks for the versions again.
+/// A plugin is a script that runs another program. If that program changes, the script's file does not change, but the
+/// plugin refuses the version. The next start asks for the versions again.
 #[test]
 fn refused_version_is_asked_again() {
     let mut world = World::start();

@@ -1,6 +1,6 @@
 //! A container's exit is reported as soon as no secret is left, no process runs and the result is written. Host
 //! resources are released after the report. Resources that are not yet released are counted, and Delete waits for their
-//! release. Nothing is left, whichever process is killed during the removal.
+//! release. Nothing is left, even if one of the executor's processes is killed during the removal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -107,7 +107,7 @@ fn deletion_waits_for_the_removal() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whichever process is killed during a removal, the reported result stays, and nothing is left.
+/// After a kill of any of the executor's processes during a removal, the reported result stays, and nothing is left.
 #[test]
 fn kill_during_removal_leaves_nothing() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -209,7 +209,7 @@ fn damaged_record_is_no_result() {
     }
 }
 
-/// `retention.bytes` includes logs. A running container is kept, however large its log is.
+/// `retention.bytes` includes logs. A running container is kept, regardless of the size of its log.
 #[test]
 fn completed_containers_stay_within_bytes() {
     let daemon = Setup::default().config("[retention]\nbytes = 500000\n").start();

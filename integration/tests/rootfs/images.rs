@@ -94,7 +94,8 @@ fn credentials_open_the_registry_and_stay_nowhere() {
     assert_eq!(files_containing(&home, PASSWORD).len(), 1);
 }
 
-/// agent-cli runs the credential helper as its caller's user, executord as its own user.
+/// agent-cli runs the credential helper as the user of its caller, and executord runs the helper as executord's own
+/// user.
 #[test]
 fn credential_helpers_open_the_registry() {
     let (image, registry) = (Image::build(), Registry::start(true));
@@ -142,8 +143,8 @@ fn files_containing(dir: &Path, text: &str) -> Vec<String> {
 }
 
 /// The password of a pull, and the token that the registry returned for it, are gone from executord's memory within one
-/// second after the pull, whether it succeeds, fails or is cancelled. As a control, the same search finds both during
-/// the transfer of a layer.
+/// second after the pull, whether the pull succeeds, fails or is cancelled. As a control, the same search finds both
+/// during the transfer of a layer.
 #[test]
 fn credentials_leave_executord_with_their_pull() {
     let (image, open, closed) = (Image::build(), Registry::start(false), Registry::start(true));

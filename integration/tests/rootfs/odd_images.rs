@@ -59,8 +59,8 @@ fn index_without_platforms_runs_the_hosts_image() {
     assert!(ran.status == 125 && ran.stderr.contains("only for linux/s390x"), "{ran:?}");
 }
 
-/// If /etc is a link within the image, the link is followed. If it leads to a volume, it is not followed, and `run`
-/// prints a warning.
+/// If /etc is a link within the image, the link is followed. A link to a volume is not followed, and `run` prints a
+/// warning.
 #[test]
 fn etc_as_link_gets_files_of_names() {
     let image = |target: &str| {

@@ -18,7 +18,7 @@ const KINDS: [&str; 8] = [
     "runtime_token",
 ];
 
-/// Returns two flags, each true if a kind of secret was found at a location: while the container ran, and afterwards.
+/// Returns whether a kind of secret was found in a place: first while the container ran, then after its exit.
 fn was_found(document: &Value, kind: &str, place: &str) -> (bool, bool) {
     let named = |list: &Value, key: &str, name: &str| -> Value {
         list.as_array().unwrap().iter().find(|one| one[key] == name).cloned().unwrap_or_default()

@@ -23,7 +23,7 @@ use tonic_health::pb::health_client::HealthClient;
 const FILE: &str = "/etc/executor-test/pw";
 const SINGLE: &str = "/etc/executor-single";
 
-/// Builds a request for a container with a secret of each kind and a runtime token. It runs until it is stopped.
+/// Builds a request for a container that runs `script`, with a secret of each kind and a runtime token.
 fn secret(id: &str, script: &str) -> RunRequest {
     let request = program("/bin/sh", &["-c", script, "sh", ""]).id(id).runtime_token(TOKEN);
     let request = request.file(FILE, format!("file-of-{id}\n").as_bytes()).file(SINGLE, b"\x00single");
@@ -41,8 +41,8 @@ fn expected(id: &str) -> Vec<String> {
 
 const FOREVER: &str = "exec sleep 100000";
 
-/// A container calls GetSecrets with its own token, over the socket that is visible in it, and agent-cli prints the
-/// secrets. The runtime directory is read-only in the container and contains nothing else.
+/// A container calls GetSecrets with its own token, over the socket in the container, and agent-cli prints the secrets.
+/// The runtime directory is read-only in the container and contains nothing else.
 #[test]
 fn container_reads_its_own_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

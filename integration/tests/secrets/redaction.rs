@@ -124,7 +124,7 @@ fn held_back_output_appears_after_short_delay() {
     wait::until("the beginning is in the log", || (daemon.api.logs_so_far("prompt") == begun).then_some(()));
 }
 
-/// If a container has secrets, its other output is still byte-exact, whatever the sizes of its writes are.
+/// If a container has secrets, its other output is still byte-exact, for writes of any size.
 #[test]
 fn other_output_is_byte_exact() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -20,7 +20,7 @@ const ROOT: &str = "/etc/cf-service-bindings";
 /// Directory of the generations of the first mount point. In all these containers, the first mount point is `ROOT`.
 const GENERATIONS: &str = "/dev/executor-files/0";
 
-/// Returns the path of a container's file as host root can access it.
+/// Returns the path of a container's file, for access by host root.
 fn inside(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", pid(container)))
 }

@@ -342,7 +342,7 @@ fn check_stays_in_its_container() {
     let host = RunRequest { network: Network::Host.into(), ..sleeper("host") };
     daemon.api.started(with(checks(), host));
     until(&daemon, "host", "the host's port", |container| container.ready);
-    // The shim creates the sockets in the container's namespace. It must be back in its original namespace.
+    // The shim creates the sockets in the container's namespace. The shim must be back in its original namespace.
     let network = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
     let shim = host::parent(pid(&container)).unwrap();
     assert_eq!(network(shim), network(daemon.launcher().unwrap()));
@@ -401,7 +401,7 @@ fn hostile_servers_cost_executord_little() {
     }
 }
 
-/// If checks are stopping a container and executord and the shim are killed, the reason for the stop is preserved.
+/// If executord and the shim are killed while failed checks stop a container, the reason for the stop is preserved.
 #[test]
 fn end_by_checks_survives_kills() {
     let mut daemon = Daemon::start();

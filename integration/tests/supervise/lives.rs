@@ -3,10 +3,10 @@
 //! unless it runs concurrently with others. Every second container is on a built-in network, half of these with a
 //! published port.
 //!
-//! EXECUTOR_LIVES sets the number of containers; EXECUTOR_LIVES_JSON names an output file for the figures. After each
-//! tenth of the containers, the daemon's figures are measured at rest. The limits for kept results and kept
-//! events are reached in the first tenth. A figure that is higher after the last tenth than after the second, by more
-//! than its slack, is a leak. The durations of the runs are reported and not evaluated.
+//! EXECUTOR_LIVES sets the number of containers; EXECUTOR_LIVES_JSON names an output file for the figures. The daemon's
+//! figures are measured at rest after each tenth of the containers. The limits for kept results and kept events are
+//! reached in the first tenth. A figure that is higher after the last tenth than after the second, by more than its
+//! slack, is a leak. The durations of the runs are reported and not evaluated.
 
 mod evaluate;
 mod look;
@@ -36,7 +36,7 @@ const FEW: usize = 300;
 const KEPT: usize = 20;
 /// Number of events that the daemon keeps.
 const EVENTS: usize = 100;
-/// One container out of this number has a rotation.
+/// Number of containers for each container with a rotation.
 const ROTATED: usize = 100;
 const SECRET: &str = "db/password";
 const ID: &str = "life-";
@@ -154,7 +154,8 @@ impl Node {
         look::figures(&self.daemon, &self.network)
     }
 
-    /// As a control, every figure except memory and ledger size is higher while containers and mounts exist.
+    /// Checks, as a control, that every figure except memory and ledger size is higher while containers and mounts
+    /// exist.
     fn figures_rise_with_containers(&self, figures: &[Figures]) {
         let ids: Vec<_> = (0..CONTROLS).map(id).collect();
         for number in 0..CONTROLS {

@@ -39,7 +39,7 @@ fn slow(id: &str) -> RunRequest {
     with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many]).id(id))
 }
 
-/// Starts such a container and returns during its capture.
+/// Starts a container with the request of [`slow`] and returns during the capture.
 fn in_the_middle(daemon: &Daemon, id: &str) {
     daemon.api.started(slow(id));
     wait::until("the capture has started", || outputs_dir(daemon, id).join("20").exists().then_some(()));
@@ -60,8 +60,8 @@ fn full_disk_skips_only_oversized_outputs() {
     assert_eq!(std::fs::read_dir(outputs_dir(&daemon, "some")).unwrap().count(), 3, "a partial file is stored");
     assert_wiped(&container, "shim");
 
-    // The disk is full to the last byte while the container runs. Its exit is still recorded, and its secrets are
-    // wiped.
+    // The disk is full to the last byte while the container runs. The container's exit is still recorded, and its
+    // secrets are wiped.
     let waits = sh("trap 'echo x >/tmp/x; exit 5' TERM; echo up; while :; do sleep 0.05; done");
     daemon.api.up(with_outputs(files(&["/tmp/x"]), waits.id("none")));
     daemon.setup().state_disk().fill();

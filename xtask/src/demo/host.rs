@@ -12,11 +12,11 @@ const SECRETS: &str = "executor-secrets";
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// True in the PID namespace of a container; false in the PID namespace of the host or of a warm container.
+    /// True if the process is in the PID namespace of a container that is not a warm container.
     pub(super) contained: bool,
-    /// True for a warm container's shim and its descendants.
+    /// True if the process is a warm container's shim or a descendant of such a shim.
     is_warm: bool,
-    /// True for PID 1 of a container's PID namespace.
+    /// True if the process is PID 1 in a container's PID namespace.
     pub(super) is_init: bool,
     parent: u32,
     started: String,

@@ -1,5 +1,5 @@
-//! Compares the demo's output with the excerpt in README.md, which is its first code block. A line `...` stands for any
-//! number of lines.
+//! Compares the demo's output with the excerpt in README.md, which is the first `text` code block. A line `...` stands
+//! for any number of lines.
 
 use anyhow::{Context as _, ensure};
 

@@ -124,7 +124,7 @@ fn below(root: &Path, dir: &Path, pages: &mut Pages) -> anyhow::Result<()> {
         let entry = entry?;
         let (name, path) = (entry.file_name(), dir.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            // These directories contain built or downloaded files, whose pages are not ours.
+            // These directories contain built or downloaded files, whose pages are not documentation of the executor.
             if name != "target" && name != "node_modules" && !name.to_string_lossy().starts_with('.') {
                 below(root, &path, pages)?;
             }

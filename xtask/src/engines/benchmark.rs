@@ -129,7 +129,7 @@ fn critest(stage: &Stage<'_>, runtime: &Runtime, parallel: usize) -> anyhow::Res
                 times.entry(format!("{operation}, {parallel} in parallel")).or_default().push(nanoseconds / 1e6);
             };
             let durations = datapoint.operations_durations_ns;
-            // Runtimes prepare a container in different calls.
+            // Runtimes prepare a container in different calls, so add up the calls before the first status call.
             let started: f64 = results
                 .operations_names
                 .iter()

@@ -15,7 +15,7 @@ pub(super) const PODS: &str = "10.88.0.0/16";
 /// Name of the socket in the directory of a run.
 pub(super) const SOCKET: &str = "containerd.sock";
 
-/// Starts containerd in the namespaces of `room`. containerd exits when these are removed.
+/// Starts containerd in the namespaces of `room`. containerd exits when the namespaces are removed.
 pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Runtime> {
     write_configuration(directory, registry, PODS)?;
     serve(room, directory)?;
@@ -48,8 +48,8 @@ pub(super) fn serve(room: &Room, directory: &Path) -> anyhow::Result<Child> {
     room::serve(command, &directory.join("containerd.log"), &directory.join(SOCKET))
 }
 
-/// Returns a CNI configuration for pods in an address range. It does not masquerade, because there is no other network
-/// and pods of other nodes must see the addresses of pods.
+/// Returns a CNI configuration for pods in an address range. The network does not masquerade, because there is no other
+/// network and pods of other nodes must see the addresses of pods.
 pub(super) fn network(directory: &Path, pods: &str) -> serde_json::Value {
     serde_json::json!({
         "cniVersion": "1.0.0",

@@ -48,11 +48,11 @@ paths = [\"/\"]
 const TOKEN: &str = "vault-token";
 /// Port on the node's loopback where the server of the provider `vault` is expected.
 pub(super) const VAULT_PORT: u16 = 8200;
-/// Port on the node's loopback where the server of the provider `bao` is expected. executord logs in to it with the
-/// pod's token.
+/// Port on the node's loopback where the server of the provider `bao` is expected. executord logs in to the server with
+/// the pod's token.
 pub(super) const BAO_PORT: u16 = 8300;
-/// Port on the node's loopback where the server of the provider `vault-tls` is expected. Its certificate is from the
-/// cluster's CA.
+/// Port on the node's loopback where the server of the provider `vault-tls` is expected. The server's certificate is
+/// from the cluster's CA.
 pub(super) const TLS_VAULT_PORT: u16 = 8201;
 /// Script that starts the kubelet (`$1` and its arguments). The kernel parameters that the kubelet sets are replaced by
 /// files.
@@ -182,7 +182,7 @@ impl Node {
 
     pub(super) fn start_cri(&self) -> anyhow::Result<()> {
         let mut command = self.site.room.command(self.programs.join(dist::CRI));
-        // The launcher's own score: the launcher may lack the privilege to lower it.
+        // Use the launcher's own score, because the launcher may lack the privilege to lower the score.
         let score = fs::read_to_string("/proc/self/oom_score_adj")?;
         command.args(["--oom-score-adj-min", score.trim(), "--socket"]).arg(self.path("cri.sock"));
         command.arg("--executor").arg(self.path("executor/run/executor.sock"));

@@ -96,7 +96,7 @@ impl Report {
         self.specs.iter().map(Spec::title)
     }
 
-    /// Returns the group and name of each spec that was not skipped, and true if it failed.
+    /// Returns the group and name of each spec that was not skipped, and true if the spec failed.
     pub(super) fn results(&self) -> impl Iterator<Item = (String, bool)> {
         let specs = self.specs.iter().filter(|spec| spec.state != State::Skipped);
         specs.map(|spec| (spec.title(), spec.state == State::Failed))
@@ -170,7 +170,7 @@ impl fmt::Display for Report {
 /// Returns the number of specs that critest selects.
 pub(super) fn selected(critest: &Path) -> anyhow::Result<usize> {
     let list = output(Command::new(critest).args(["-ginkgo.dry-run", "-ginkgo.no-color"]))?;
-    // Ran 137 of 142 Specs in 0.003 seconds
+    // Example: Ran 137 of 142 Specs in 0.003 seconds
     let words = list.lines().find_map(|line| line.strip_prefix("Ran "));
     let number = words.and_then(|words| words.split(' ').next()?.parse().ok());
     number.with_context(|| format!("critest printed no number of specs: {list}"))

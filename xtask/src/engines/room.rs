@@ -1,7 +1,7 @@
 //! Mount, network and PID namespaces for a run. When the init process exits, the kernel kills all processes in the
 //! namespaces, and removes the mounts and interfaces. The init process exits at the end of its standard input. This
-//! input ends when xtask exits, in any way. A shell outside of the namespaces then removes the remaining cgroups and
-//! files.
+//! input ends when xtask exits, for any reason. A shell outside of the namespaces then removes the remaining cgroups
+//! and files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -81,7 +81,7 @@ impl Room {
         Ok(kill_process(init, Signal::KILL)?)
     }
 
-    /// Returns true if a process is in the namespaces. Containers have process namespaces of their own.
+    /// Returns true if a process is in the namespaces. Containers have their own PID namespaces.
     pub(super) fn contains(&self, pid: u32) -> bool {
         let namespace = |pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         namespace(pid).is_some_and(|own| Some(own) == namespace(self.init))

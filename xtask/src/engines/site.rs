@@ -81,7 +81,7 @@ pub(super) struct Site {
     pub(super) pods: String,
     /// Name of the node's parent cgroup. A kubelet kills the pods of another kubelet with the same parent.
     pub(super) cgroup: String,
-    /// Directory with the files of the node. It is removed with the namespaces.
+    /// Directory with the files of the node, removed with the namespaces.
     pub(super) directory: PathBuf,
     pub(super) room: Room,
     _temporary: TempDir,

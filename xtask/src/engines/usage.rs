@@ -49,7 +49,8 @@ pub(super) fn is_rest(share: f64) -> bool {
     share < REST_MAX
 }
 
-/// Waits until the machine is at rest, for a minute at most. Returns its processor use; 1.0 is one whole processor.
+/// Waits until the machine is at rest, for a minute at most. Returns the machine's processor use; 1.0 is one whole
+/// processor.
 pub(super) fn rest() -> anyhow::Result<f64> {
     let deadline = Instant::now() + IDLE_TIMEOUT;
     loop {

@@ -3,7 +3,8 @@
 //! The first serial port is the console, logged to `target/vm/console.log`. Over the second serial port, the checks
 //! send their reports to this program, one per line. Changes to the disk are written to a temporary file of qemu or to
 //! a persistent file. The machine stops when the checks report that they are done, when it powers off, or at the
-//! deadline. Checks may reboot it, and keep the temporary file; otherwise a reboot (a kernel panic) powers it off.
+//! deadline. Checks may reboot the machine, which keeps the temporary file. In the other modes, a reboot (a kernel
+//! panic) powers the machine off.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -103,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// Boots the machine once with these words added to the kernel's command line. A reboot powers it off.
+    /// Boots the machine once with these words added to the kernel's command line. A reboot powers the machine off.
     pub(super) fn boot(&self, words: &str) -> anyhow::Result<Running> {
         self.start(words, &[NO_REBOOT])
     }

@@ -2,7 +2,7 @@
 //! of the kernel.
 //!
 //! The guest (`integration/vm/memory`) runs containers with secrets of every kind and with every entry point, and stops
-//! half of them. Its memory is a file on this machine, which is searched after the machine was killed. The guest sends
+//! half of them. The guest's memory is a file on this machine, which is searched after qemu was killed. The guest sends
 //! these lines:
 //!
 //! - `@secret STATE DOOR KIND DIGITS`: a secret in hexadecimal. In each digit the highest bit is changed, so that the
@@ -44,7 +44,7 @@ type Places = BTreeMap<&'static str, u64>;
 struct Secrets {
     gone: BTreeMap<Name, Vec<u8>>,
     kept: BTreeMap<Name, Vec<u8>>,
-    /// Release of the kernel, set when all secrets have been reported.
+    /// Release of the kernel; `None` until all secrets have been reported.
     settled: Option<String>,
 }
 

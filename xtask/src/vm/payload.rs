@@ -61,7 +61,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
             .with_context(|| format!("cannot copy {program}"))?;
     }
     for (name, executable) in tests(workspace, &names)? {
-        // The standard library has debug information.
+        // Strip the debug information of the standard library.
         run(Command::new("strip").arg("--strip-debug").arg("-o").arg(tree.join("tests").join(name)).arg(executable))?;
     }
     let image = workspace.target.join("vm/payload.ext4");

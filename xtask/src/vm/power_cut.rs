@@ -7,8 +7,8 @@
 //!   the last container, the line is `@looked`.
 //! - `@next CODE`: exit code of a container that ran after `@looked`. Then the listed containers are deleted.
 //! - `@answered ID CODE`: a container of the stream whose exit was reported.
-//! - `@durable N`: the exits of the first N containers of this stream must now be durable. Their reports are much older
-//!   than the time that the executor promises.
+//! - `@durable N`: the exits of the first N containers of this stream must now be durable. They were reported longer
+//!   ago than the delay that the executor promises.
 //! - `@failed TEXT`: the guest cannot continue.
 //!
 //! In the boot after a power cut, executord must know the result of every container up to the last `@durable`. It must

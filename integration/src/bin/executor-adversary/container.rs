@@ -66,9 +66,9 @@ const CROWD: &str = include_str!("probes/crowd.py");
 const FLOOD: &str = include_str!("probes/flood.py");
 const GREETING: &str = include_str!("probes/greeting.py");
 
-/// Memory limit of a container that attacks the host's memory.
+/// Memory limit in bytes of a container that attacks the host's memory.
 const MEMORY: u64 = 48 << 20;
-/// Memory limit of a container with many processes.
+/// Memory limit in bytes of a container with many processes.
 const CROWD_MEMORY: u64 = 1 << 30;
 /// Timeout of a rotation, and of a forced stop.
 const REACTION_TIMEOUT: Duration = Duration::from_secs(5);

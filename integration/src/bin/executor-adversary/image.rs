@@ -48,7 +48,7 @@ pub(crate) const ALL: &[Attack] = &[
 /// Timeout for unpacking or refusing a layer of one file.
 const UNPACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Encodes a number that does not fit in octal digits, in GNU tar's encoding: 12 bytes with the first bit set.
+/// Encodes a number that is too large for octal digits as GNU tar does: 12 bytes with the first bit set.
 fn number(value: u64) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[0] = 0x80;

@@ -93,7 +93,7 @@ fn restarts_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("{restarts:?} restarts before the delay"))
 }
 
-/// A cgroup that limits the number of processes. Dropping it moves the processes back and removes the cgroup.
+/// A cgroup that limits the number of processes. Dropping this value moves the processes back and removes the cgroup.
 struct PidsLimit {
     dir: PathBuf,
     parent: PathBuf,
@@ -115,7 +115,7 @@ impl PidsLimit {
         let first = PathBuf::from("/sys/fs/cgroup/pids");
         let parent = if first.is_dir() { first } else { PathBuf::from("/sys/fs/cgroup") };
         if parent.join("cgroup.subtree_control").exists() {
-            let _ = fs::write(parent.join("cgroup.subtree_control"), "+pids"); // a manager may have enabled it
+            let _ = fs::write(parent.join("cgroup.subtree_control"), "+pids"); // a service manager may have done this
         }
         let dir = parent.join(format!("executor-adversary-{}", std::process::id()));
         fs::create_dir(&dir)?;
@@ -176,7 +176,7 @@ fn processes(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// Control: without the limit, the same number of containers runs.
+/// Control: without the limit, 10 containers run.
 fn processes_control(_: Scale) -> anyhow::Result<String> {
     let (daemon, limit) = PidsLimit::around_launcher()?;
     limit.set("max")?;

@@ -72,8 +72,8 @@ impl Shifted {
         set(&self.offset, hours)
     }
 
-    /// Waits until retention has checked all containers in one complete pass. To detect the pass, it runs two
-    /// consecutive containers; retention deletes the second container in a later pass than the first.
+    /// Waits until retention has checked all containers in one complete pass. To detect the pass, this runs two
+    /// containers in sequence; retention deletes the second container in a later pass than the first.
     fn await_retention(&self, name: &str) {
         for round in ["a", "b"] {
             let id = format!("{name}{round}");
@@ -85,7 +85,7 @@ impl Shifted {
 }
 
 /// Writes the clock offset in hours to the file `offset`. The file is replaced atomically, so that a reader never finds
-/// it empty.
+/// an empty file.
 fn set(offset: &Path, hours: i32) -> anyhow::Result<()> {
     let new = offset.with_extension("new");
     std::fs::write(&new, hours.to_string())?;
@@ -120,7 +120,7 @@ fn jumps(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// If executord restarts, it computes the age of a result from dates, so the jump has an effect.
+/// Control: a restarted executord computes the age of a result from dates, so a jump has an effect.
 fn restarted(_: Scale) -> anyhow::Result<String> {
     let mut shifted = Shifted::start()?;
     shifted.daemon.api.run_to_end(sh("true").id("done"));

@@ -238,7 +238,7 @@ fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
     }
 }
 
-/// Downloads these URLs, one container each.
+/// Downloads these URLs, each in its own container.
 fn fetch(daemon: &Daemon, urls: &[String]) -> Vec<String> {
     let download = |url: &String| DownloadAction {
         artifact: "x".into(),
@@ -250,7 +250,7 @@ fn fetch(daemon: &Daemon, urls: &[String]) -> Vec<String> {
     transfer(daemon, urls.iter().map(|url| Action { download: Some(download(url)), ..Action::default() }))
 }
 
-/// Uploads a file to these URLs, one container each.
+/// Uploads a file to these URLs, each in its own container.
 fn send(daemon: &Daemon, urls: &[String]) -> Vec<String> {
     let upload = |url: &String| UploadAction {
         artifact: "x".into(),
@@ -504,7 +504,7 @@ fn registries(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(reached.map(|path| format!("loopback received a request for {path}")), reported.trim().to_owned()))
 }
 
-/// Control: if the client names a registry whose address is loopback, executord sends a request to it.
+/// Control: if the client names a registry on loopback, executord sends a request to the registry.
 fn registries_control(_: Scale) -> anyhow::Result<String> {
     let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let victim = WebServer::start(|_, _| WebAnswer::Full("404 Not Found", Vec::new(), Vec::new()));

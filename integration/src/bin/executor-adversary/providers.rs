@@ -133,8 +133,8 @@ fn token_control(_: Scale) -> anyhow::Result<String> {
     Ok("a secret with the same text is read".into())
 }
 
-/// Starts a daemon with a directory provider and a Vault provider. The directory has secrets of two owners, of which a
-/// rule covers one, and the token of the Vault provider.
+/// Starts a daemon with a directory provider and a Vault provider. The directory contains the token of the Vault
+/// provider, and secrets of two owners. A rule covers only one owner.
 fn with_directory(dir: &Path) -> anyhow::Result<Daemon> {
     for part in ["app", "app/v1", "other"] {
         fs::create_dir(dir.join(part))?;
@@ -180,7 +180,8 @@ fn links(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(paths.iter().find_map(read), format!("{} paths are refused", paths.len())))
 }
 
-/// Control: links within the rule's paths are followed, and any link if the rule covers the whole directory.
+/// Control: links within the rule's paths are followed, and all links are followed if the rule covers the whole
+/// directory.
 fn links_control(_: Scale) -> anyhow::Result<String> {
     let dir = shelf()?;
     let daemon = with_directory(dir.path())?;

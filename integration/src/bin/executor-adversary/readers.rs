@@ -46,7 +46,8 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(25);
 /// Maximum number of bytes that a process can write while its reader does not read: pipe, queues and windows, with a
 /// margin.
 const HELD_MAX: u64 = 5 << 20;
-/// Maximum memory for each reader, in executord or in the shim: 1.2 MiB of queues and windows, and 2 MiB in the shim.
+/// Maximum memory in bytes for each reader, in executord or in the shim: 1.2 MiB of queues and windows, and 2 MiB in
+/// the shim.
 const READER_MAX: u64 = 4 << 20;
 
 /// Attaches a reader on its own connection. The reader reads nothing after the first message.
@@ -217,7 +218,7 @@ const SMALL: &str = "[capacity]\nmemory_bytes = \"1G\"\ncontainers = 40\n[policy
 /// Caller that may run containers and reserve capacity.
 const TENANT: &str = "[[callers]]\nuri = 'spiffe://test/tenant'\nmethods = ['read', 'run']\n";
 
-/// Reserves until no capacity is left. Returns the number of reservations.
+/// Tries `tries` times to reserve capacity. Returns the number of successful reservations.
 fn exhaust(api: &Api, client: &Client, prefix: &str, tries: usize, ttl: Duration) -> anyhow::Result<usize> {
     let cell = client.cell();
     let mut made = 0;

@@ -1,4 +1,4 @@
-//! Searches a process's memory for secrets that it should have wiped.
+//! Searches a process's memory for secrets that the process should have wiped.
 
 use std::time::{Duration, Instant};
 

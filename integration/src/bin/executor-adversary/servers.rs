@@ -91,7 +91,7 @@ const BUNDLE: &str = r#"{"schemaVersion": "v1.0.0", "name": "lamp", "version": "
 /// Raw type, name and link of an archive entry.
 type RawEntry<'a> = (u8, &'a [u8], &'a [u8]);
 
-/// Checks how the front end handled a hostile input. The front end must refuse the input promptly with a message.
+/// Returns the fault if a front end did not refuse a hostile input promptly and with a message.
 fn fault(what: &str, ran: &CliOutput, took: Duration) -> Option<String> {
     let shown = format!("{}{}", ran.stdout, ran.stderr);
     let raw =
@@ -160,7 +160,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         compress(&path, &mut (&name[..]).chain(std::io::repeat(b'a').take(size)))?;
         evaluate(&format!("a name of 800 MB ({})", char::from(*kind)))?;
     }
-    // Documents that are deeply nested or contain characters that change how a line is displayed.
+    // Documents that are deeply nested, or contain characters that change the display of a line.
     for (what, text) in [
         ("deep document", format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000))),
         ("bidirectional name", BUNDLE.replace("lamp\"", "\\u202egpj\"")),

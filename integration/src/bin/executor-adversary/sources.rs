@@ -68,7 +68,7 @@ impl Repository {
         self.git(&["commit-tree", "-m", "x", tree], "")
     }
 
-    /// Returns the path of an object's file, for an object that is not in a pack.
+    /// Returns the path of a loose object, that is, an object outside of any pack.
     fn loose(&self, object: &str) -> PathBuf {
         self.dir.path().join(".git/objects").join(&object[..2]).join(&object[2..])
     }

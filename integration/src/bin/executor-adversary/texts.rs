@@ -89,7 +89,7 @@ fn syslog_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("all {} characters are in the output that is kept", found.len()))
 }
 
-/// Requests an identity with an organizational unit. Returns true if executord accepts it.
+/// Requests an identity with an organizational unit. Returns true if executord accepts the unit.
 fn has_identity(daemon: &Daemon, unit: &str) -> bool {
     let mut request = sleeper("named");
     request.identity = Some(Identity { organizational_units: vec![unit.into()], ..Identity::default() });

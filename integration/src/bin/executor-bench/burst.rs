@@ -57,7 +57,8 @@ impl Contestant<'_> {
     }
 }
 
-/// Measures the peers that are programs, and the executor. In each round every contestant runs one burst.
+/// Measures the peers that can run several containers at once, and the executor. In each round every contestant runs
+/// one burst.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Bursts> {
     let mut rest = Rest::wait().await?;
     let peers = stage.peers.iter().filter(|peer| peer.runs_several()).map(Contestant::Peer);

@@ -185,7 +185,7 @@ impl Waiting {
             let now = Instant::now();
             let Some(event) = message.event.filter(|event| event.kind() == Kind::Completed) else { continue };
             if let Some(waiter) = self.lock().remove(&event.container_id) {
-                // If the waiter is missing, it has timed out and has reported the error itself.
+                // If the receiver is gone, the waiter has timed out and has reported the error itself.
                 let _ = waiter.send((now, event.result.unwrap_or_default()));
             }
         }

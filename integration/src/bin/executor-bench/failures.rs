@@ -1,4 +1,4 @@
-//! Runs many containers, eight at a time, and counts the failed runs and the CPU time per run.
+//! Runs many containers, eight at a time, counts the failed runs, and measures the CPU time per run.
 
 use crate::client::TRUE_WITH_SECRET;
 use crate::processor::{Meter, Rest, Used, Watched};

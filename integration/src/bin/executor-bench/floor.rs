@@ -54,7 +54,7 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
         // SAFETY: this is the child of the clone above.
         unsafe { become_true(rootfs) }
     }
-    // A result of zero or less is an error; errno has the error number.
+    // A negative result is an error; errno has the error number.
     i32::try_from(result).ok().filter(|pid| *pid > 0).map(Pid::from_raw).ok_or_else(nix::Error::last)
 }
 

@@ -1,6 +1,6 @@
-//! Environment of a measurement. It has a private mount namespace without the cgroup2 mount of a hybrid host, adopts
-//! the containers' init processes, mounts a tmpfs as runtime directory, and removes all cgroups when the benchmark
-//! exits.
+//! Prepares this process for a measurement: a private mount namespace without the cgroup2 mount of a hybrid host,
+//! adoption of the containers' init processes, and a tmpfs as runtime directory. Removes the runtimes' cgroups when the
+//! benchmark exits.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ impl Host {
     }
 }
 
-/// A tmpfs for the runtimes' state, because `/run` is a tmpfs on every host with systemd. Dropping it unmounts it.
+/// A tmpfs for the runtimes' state, because `/run` is a tmpfs on every host with systemd. Unmounted on drop.
 pub(crate) struct RuntimeDirectory(PathBuf);
 
 impl RuntimeDirectory {

@@ -22,7 +22,7 @@ const BLOCK: u32 = 20;
 pub(crate) struct Latency {
     pub(crate) name: String,
     /// Time until the exit is known. For a runtime, the driver knows the exit of the process. For the executor, the
-    /// client knows the exit of the container. The container is then wiped and recorded on disk.
+    /// client knows the exit of the container, which by then has been wiped and recorded on disk.
     pub(crate) exit: Sample,
     /// Time until the container is also deleted. The floor and bubblewrap have nothing to delete.
     pub(crate) gone: Sample,

@@ -15,7 +15,7 @@ use crate::stage::Executor;
 
 /// Number of concurrent calls.
 pub(crate) const LANES: u32 = 8;
-/// Number of the first starts, and of the last starts, whose average time is reported separately.
+/// Number of starts in a group: the average times of the first and of the last group are reported.
 const PART: u32 = 100;
 /// Timeout for resources that are released after the response.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Many {
     pub(crate) name: String,
     pub(crate) containers: u32,
-    /// Number of the first starts, and of the last starts, whose average time is reported separately.
+    /// Number of starts in [`Self::first`] and in [`Self::last`].
     pub(crate) part: u32,
     pub(crate) start: Duration,
     /// Average time of the first starts and of the last starts.
@@ -125,7 +125,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     Ok(Many { name, containers, part, start, first, last, start_used, delete_used, delete, memory, left, rest })
 }
 
-/// Waits until nothing is left. Returns the leftovers after the timeout.
+/// Waits until no resource is left, up to the timeout. Returns the remaining resources.
 async fn left_at_last(daemon: &Daemon, before: Left) -> anyhow::Result<Left> {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {

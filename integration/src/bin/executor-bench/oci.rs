@@ -17,7 +17,7 @@ pub(crate) const CAPABILITIES: [&str; 10] = [
     "CAP_SETUID",
     "CAP_SYS_CHROOT",
 ];
-/// Memory limit in bytes. All runtimes have it except bubblewrap.
+/// Memory limit in bytes. All runtimes except bubblewrap have this limit.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
 pub(crate) const PIDS: u64 = 64;
 pub(crate) const CPU_MILLIS: u64 = 1000;

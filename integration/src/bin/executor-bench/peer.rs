@@ -67,7 +67,7 @@ impl Peer {
         !matches!(self, Self::Floor(_) | Self::Podman(_))
     }
 
-    /// Does the preparation, which is not measured. `id` must be unused.
+    /// Prepares a container. The preparation is not measured. `id` must be unused.
     pub(crate) fn prepare(&self, id: String) -> anyhow::Result<Prepared> {
         let bundle = match self {
             Self::Runtime(runtime) => Some(runtime.bundle(&id)?),

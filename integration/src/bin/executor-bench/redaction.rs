@@ -25,7 +25,7 @@ const ROUNDS: usize = 21;
 const OUTPUT: usize = 32 << 20;
 /// Length of the hostile output in bytes.
 const HOSTILE: usize = 1 << 20;
-/// One in this many lines contains a value.
+/// Number of log lines for each line that contains a value.
 const MATCH_EVERY: u64 = 1000;
 const VALUES: u32 = 100;
 

@@ -67,8 +67,8 @@ impl Secrets {
         self.shelf.iter().for_each(|shelf| shelf.put(&self.first));
     }
 
-    /// Writes the secrets of the update into the provider directory. Returns false if there is none; then a request
-    /// must contain them.
+    /// Writes the secrets of the update into the provider directory. Returns false if there is no such directory; a
+    /// request must then contain the secrets.
     fn offer_second(&self) -> bool {
         self.shelf.iter().for_each(|shelf| shelf.put(&self.second));
         self.shelf.is_some()
@@ -78,7 +78,7 @@ impl Secrets {
 /// Builds the request of a cycle. The request has every kind of secret input, a captured file, and an exit code. The
 /// process reports that it has read its secrets, waits for the second generation of its files, and exits. If `is_tree`,
 /// the process is the last of six steps of a tree of actions. Each step has two or more secrets. If `has_token`, the
-/// container has a runtime token. A helper then writes the files even if it was a warm container.
+/// container has a runtime token, and a helper writes the files even in a warm container.
 pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, (is_tree, has_token): (bool, bool)) -> RunRequest {
     let secret = &secrets.first;
     let large: Vec<u8> = secret.bytes().cycle().take(LARGE).collect();

@@ -23,8 +23,7 @@ use crate::host_network::HostNetwork;
 
 /// Timeout for the last steps of a shim and of the kernel.
 pub(crate) const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time after an exit for which a copy of a secret may stay in memory: it is in a buffer that is about to be
-/// overwritten.
+/// Maximum time for which a copy of a secret may stay in memory, in a buffer that is about to be overwritten.
 const WIPE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Outcome of a container after a kill.
@@ -132,7 +131,7 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Determines the outcome of the container. Returns true if it exists.
+    /// Determines the outcome of the container. Returns true if the container exists.
     fn find_fate(&self, answers: &ClientAnswers, verdict: &mut Verdict) -> bool {
         let id = &self.request.id;
         let run_failed = answers.run.as_ref().is_none_or(Result::is_err);
@@ -182,7 +181,8 @@ impl KilledLife<'_> {
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The process itself was killed, or the starter of a tree's steps before or during a step. The failure reports it.
+        // The kill hit the process itself, or the starter of a tree's steps before or during a step. The failure
+        // reports it.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
         if is_cut && exit_code(ending).is_none() {
             verdict.fate = Some(Fate::Known);
@@ -292,7 +292,7 @@ pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse
     answer.unwrap_or_else(Err)
 }
 
-/// Checks that a search finds nothing. Returns the violations.
+/// Checks that a search finds no secret. Returns the violations.
 pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
     let deadline = Instant::now() + WIPE_TIMEOUT;
     loop {

@@ -56,7 +56,7 @@ pub(crate) struct Installations {
     rootfs: Rootfs,
     dir: tempfile::TempDir,
     secret: Canary,
-    /// Selects which of the two bundles is used next.
+    /// True if the next command uses the second of the two bundles.
     turn: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Kills executor-cri, executord or the launcher at each call that it makes during the life cycle of a Kubernetes pod.
+//! Kills executor-cri, executord or the launcher at each of its system calls during the life cycle of a Kubernetes pod.
 //!
 //! A cycle consists of a kubelet's calls for a pod of one container on a CNI network: RunPodSandbox, CreateContainer,
 //! StartContainer, ExecSync, StopContainer, RemoveContainer, StopPodSandbox, RemovePodSandbox. A failed call is

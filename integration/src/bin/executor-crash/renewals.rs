@@ -4,7 +4,7 @@
 //! due. A cycle is the next renewal. Tracing starts just before the certificate is due, and the process is killed at
 //! its N-th call after that. Exited processes are restarted as by a supervisor. The container must then get the next
 //! certificate and key without an error. Then the container is stopped and deleted, and a new container is started
-//! under its id.
+//! under the same id.
 //!
 //! A thread constantly reads the certificates and keys of all containers. A certificate and its key must match at any
 //! time. After a key is replaced, executord, the launcher, the signer and all files are searched for the key. After its
@@ -46,7 +46,7 @@ const TTL: i64 = 10;
 const TRACE_LEAD_TIME: Duration = Duration::from_millis(60);
 /// Timeout of a renewal, including a restart and further attempts.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time between the closing of a killed process's files and its exit.
+/// Maximum time between the close of a killed process's files and the exit of the process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two readings of all certificates and keys, and polling interval of a renewal.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -139,7 +139,7 @@ impl Renewals {
         Ok(record.shim.pid)
     }
 
-    /// Returns the container's identity if it was renewed after `since` and has no error.
+    /// Returns the container's identity if the certificate was replaced after `since` and there is no problem.
     fn replaced(&self, since: &InstanceIdentity, id: &str) -> Result<InstanceIdentity, String> {
         let identity = self.node.api.get(id).map_err(|status| describe(&status))?.identity.unwrap_or_default();
         if identity.replaced > since.replaced && identity.problem.is_empty() {
@@ -202,7 +202,7 @@ impl Renewals {
         }
     }
 
-    /// Checks that the host has no more resources in use than before with the same number of containers.
+    /// Checks that the node uses no more resources than before, with the same number of containers.
     fn check_footprint(&self, verdict: &mut Verdict) {
         let ids = |footprint: &Footprint| {
             let shown = footprint.processes.iter().map(ToString::to_string);

@@ -27,7 +27,7 @@ pub(crate) struct Row {
     pub(crate) calls: u64,
     /// Number of cycles with a kill.
     pub(crate) kills: u64,
-    /// Outcomes of the containers in those cycles.
+    /// Outcomes of the containers in cycles with a kill.
     fates: [u64; Fate::ALL.len()],
     /// Number of results with and without a wipe receipt.
     receipts: [u64; 2],

@@ -50,7 +50,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Returns every target of nodes with or without a warm pool.
+    /// Returns all targets for a node with or without a warm pool.
     pub(crate) fn all(warm_pool: bool) -> Vec<Self> {
         let all = [
             Self::Executord,

@@ -104,7 +104,7 @@ impl World {
         self.good(&["status", name, "--json"]).json()
     }
 
-    /// Namespaces of the existing containers, parsed from the prefix of each container id.
+    /// Returns the namespaces of the existing containers, parsed from the prefix of each container id.
     pub(crate) fn namespaces(&self) -> Vec<String> {
         let containers: Vec<Container> = self.daemon.api.list(ListRequest::default()).unwrap().containers;
         let mut found: Vec<String> = containers

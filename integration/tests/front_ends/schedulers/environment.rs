@@ -151,7 +151,7 @@ fn kept_environment_survives_kills() {
     assert!(wipe.verified && wipe.files == 1 && wipe.bytes > SECRET.len() as u64, "{wipe:?}");
 }
 
-/// No process of the container can access the stored environment, whatever its user is.
+/// No process of the container, under any user, can access the stored environment.
 #[test]
 fn container_cannot_read_stored_environment() {
     let daemon = Daemon::start();

@@ -105,7 +105,7 @@ fn log_tail_replaces_message_after_failure() {
     assert_eq!(message(&daemon.api.run_to_end(without)), "");
 }
 
-/// Whatever a container puts at the path, the shim reads only the file that it created itself, and follows no link.
+/// The shim reads only the file that it created itself and follows no link, even if the container replaces the file.
 #[test]
 fn message_file_links_are_not_followed() {
     let daemon = Daemon::start();

@@ -32,9 +32,9 @@ fn kept(shim: i32) -> File {
 }
 
 /// While an executed process runs with the environment, the memory of executord, the launcher, the shim and the
-/// process's supervisor does not contain it. As controls, the search finds the environment in both processes of the
-/// container, and in the shim if the shim masks it; the file contains the environment before the exit, and zeros
-/// afterwards.
+/// process's supervisor does not contain the environment. As controls, the search finds the environment in both
+/// processes of the container, and in the shim if the shim masks it; the file contains the environment before the exit,
+/// and zeros afterwards.
 #[test]
 fn kept_environment_is_in_no_executor_process() {
     let daemon = Daemon::start();

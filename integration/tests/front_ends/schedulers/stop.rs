@@ -41,7 +41,8 @@ fn requested_signal_replaces_configured_stop_signal() {
     assert_eq!(exit(&daemon.api.get("cli").unwrap()), Ok(7));
 }
 
-/// A second Stop sends no signal, even if the request contains a signal. It can only shorten the grace period.
+/// A second Stop sends no signal, even if the request contains a signal. The second Stop can only shorten the grace
+/// period.
 #[test]
 fn later_stop_sends_no_signal() {
     let daemon = Daemon::start();

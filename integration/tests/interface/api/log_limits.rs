@@ -7,7 +7,7 @@ use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder, program, sh};
 use integration::streams::Attached;
 
-/// 200 lines of 100 bytes in one write.
+/// Script that prints 200 lines of 100 bytes after it has read a line.
 const FLOOD: &str = "read go; line=$(printf %099d 7); i=0; while [ $i -lt 200 ]; do echo $line; i=$((i+1)); done";
 const FLOOD_BYTES: u64 = 200 * 100;
 

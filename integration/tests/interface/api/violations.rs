@@ -61,8 +61,8 @@ fn every_violation_is_reported_at_once() {
     daemon.wait_until_back_at(&before);
 }
 
-/// No part of a refusal contains a secret, whatever field of the request contains the secret. The message, details and
-/// headers are searched as received. As a control, the same search finds a label, which is public.
+/// A secret in any field of a request is in no part of the refusal. The message, details and headers are searched as
+/// received. As a control, the same search finds a label, which is public.
 #[test]
 fn no_secret_is_in_a_status() {
     const CANARY: &str = "canary-5e72d1";

@@ -20,7 +20,7 @@ fn is_in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     report.found()
 }
 
-/// Waits one second, as docs/security-claims.md states, and checks that nothing is left.
+/// Checks that the secret is wiped within one second, as docs/security-claims.md states.
 fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
     let begun = Instant::now();
     while is_in_executord(daemon, secret) {

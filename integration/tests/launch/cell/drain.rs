@@ -160,7 +160,7 @@ fn drain_survives_client_and_daemon() {
     daemon.start_again();
     let refused = daemon.api.run(sleeper("x")).unwrap_err();
     assert!(refused.message().contains("draining"), "{refused}");
-    // A repeated call joins the drain and moves its deadline forward.
+    // A repeated call joins the drain with an earlier deadline.
     let last = drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap();
     assert_eq!((last.total, &*last.killed), (2, &["a".to_owned(), "b".to_owned()][..]));
     daemon.terminate();

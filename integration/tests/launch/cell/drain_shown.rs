@@ -24,7 +24,7 @@ fn remove(daemon: &Daemon) {
     daemon.api.ids().iter().for_each(|id| daemon.api.delete(id, true).unwrap());
 }
 
-/// Returns the drawings of the bar without control sequences.
+/// Returns the drawn lines of the progress bar, without control sequences.
 fn drawings(terminal: &Terminal) -> Vec<String> {
     terminal.text().split('\r').map(plain).filter(|line| line.contains("draining")).collect()
 }
@@ -64,7 +64,7 @@ fn drain_bar_counts_down_and_is_erased() {
     assert!(cleared.contains("\u{1b}[2K") && reported.ends_with("\r\n"), "the bar is gone: {end:?}");
     assert!(["c0", "c1"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping));
 
-    // The same command joins the drain with an earlier deadline. At the end it reports which containers were killed.
+    // The same command joins the drain with an earlier deadline. At the end the command lists the killed containers.
     let mut terminal = drain(&daemon.socket(), "1s", 100);
     assert!(terminal.wait().success());
     let end = "drained: 10 completed, 2 killed\r\nkilled: c0\r\nkilled: c1\r\n";
@@ -89,7 +89,8 @@ fn drain_prints_lines_to_pipe_or_json() {
                 }
             }
         };
-        // Eight containers have exited. The other two wait for the deadline, which another client moves forward.
+        // Eight containers have exited. The other two wait for the deadline, which another client moves to an earlier
+        // time.
         reads(&["8 of 10 completed, 2 stopping, 0 killed", "\"ended\":8"]);
         assert_eq!(cli::run(&daemon.socket(), &["drain", "--deadline", "1s"]).status, 0);
         reads(&[]);

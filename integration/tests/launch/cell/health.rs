@@ -1,4 +1,4 @@
-//! Health of the cell: an operator sets it, and the daemon itself detects it.
+//! Health of the cell, as set by an operator and as detected by the daemon.
 
 use executor_proto::v1::{CreatePodRequest, Health};
 use integration::cli;

@@ -21,8 +21,7 @@ use tonic::Code;
 
 /// A daemon that offers a FUSE file system of the test as a volume.
 ///
-/// `fuse` is dropped before `daemon`: the daemon waits for its containers when it stops, and they wait for the file
-/// system.
+/// `fuse` is dropped before `daemon`: a stopping daemon waits for its containers, which wait for the file system.
 struct Stage {
     fuse: Fuse,
     daemon: Daemon,

@@ -1,5 +1,5 @@
-//! The parent of a container's cgroup, no limits, and CPU limits in the kernel's own units (CRI rules G6 and C20 of
-//! docs/guides/cri-rules.md).
+//! Tests the cgroup options of a container: the parent, absent limits, CPU limits in the kernel's units, `unified`
+//! files, and counters (CRI rules C20, C29, C41 and G6 of docs/guides/cri-rules.md).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -141,7 +141,8 @@ fn parent_outside_the_list_is_refused() {
     daemon.api.delete("a", true).unwrap();
 }
 
-/// CRI rule C20: whichever process is killed, the container's cgroup and the created parents are removed.
+/// CRI rule C20: after a kill of any of the executor's processes, the container's cgroup and the created parents are
+/// removed.
 #[test]
 fn killed_processes_leave_no_parent() {
     let own = OwnCgroup::new("kill");
@@ -226,7 +227,7 @@ fn no_limits_are_written_or_counted() {
     assert!(violations[0].1.contains("policy.allow_no_limits = true"), "{violations:?}");
 }
 
-/// CRI rule C29: quota, period and shares are the kernel's, and change together.
+/// CRI rule C29: quota, period and shares are set in the kernel's units, and change together.
 #[test]
 fn quota_and_shares_arrive_and_change() {
     let daemon = Daemon::start();

@@ -60,9 +60,9 @@ fn lists_are_those_of_the_host() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Processors change while a container runs, for its own process and for executed processes (CRI rule G7 of
-/// docs/guides/cri-rules.md). A number that the host does not have changes nothing, and a container that started
-/// without a list has none. As a control, the processes run on the first processor before the change.
+/// The CPUs of a container can change while it runs, for its own process and for executed processes (CRI rule G7 of
+/// docs/guides/cri-rules.md). A CPU that the host does not have changes nothing, and a container that started without a
+/// list has none. As a control, the processes run on the first CPU before the change.
 #[test]
 fn lists_change_while_a_container_runs() {
     let daemon = Daemon::start();
@@ -100,7 +100,7 @@ fn lists_change_while_a_container_runs() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whichever process of the executor is killed, the cgroup is removed with its container.
+/// After a kill of any of the executor's processes, the cgroup is removed with its container.
 #[test]
 fn cpuset_is_removed_after_shim_kill() {
     let mut daemon = Setup::default().start();
@@ -111,7 +111,7 @@ fn cpuset_is_removed_after_shim_kill() {
     daemon.api.wait("orphan").unwrap();
     daemon.api.delete("orphan", false).unwrap();
     daemon.wait_until_back_at(&before);
-    // The next launcher executes a process in the container. It did not create the container.
+    // The next launcher, which did not create the container, executes a process in it.
     let container = daemon.api.started(on("0", "0", sleeper("kept")));
     daemon.kill();
     let launcher = daemon.launcher().unwrap();

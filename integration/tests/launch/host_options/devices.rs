@@ -23,7 +23,7 @@ use super::{printed, refused, step};
 /// Device numbers of /dev/fuse, which can be opened without side effects, and of the control device for loop devices.
 const FUSE: (u32, u32) = (10, 229);
 const LOOP_CONTROL: (u32, u32) = (10, 237);
-/// Opens a file for reading, writing, and both, and prints which succeeded.
+/// Shell function that opens a file for reading, for writing and for both, and prints each mode that succeeds.
 const OPENS: &str =
     "opens() { for how in '<' '>' '<>'; do (eval \"exec 3$how $1\") 2>/dev/null && echo \"$how\"; done; true; }; ";
 
@@ -65,8 +65,8 @@ fn with(devices: &[DeviceMount], request: RunRequest) -> RunRequest {
     RunRequest { devices: devices.to_vec(), ..request }
 }
 
-/// Every process of the container can open its device with exactly the permissions of the request, whatever its user
-/// is. No process can change the node. As a control, a container without devices has no node.
+/// Every process of the container, under any user, can open its device with exactly the permissions of the request. No
+/// process can change the node. As a control, a container without devices has no node.
 #[test]
 fn device_is_opened_with_its_permissions() {
     let nodes = Nodes::new();
@@ -284,7 +284,7 @@ fn launcher_has_its_own_list() {
     shim.reach(State::Completed).unwrap();
 }
 
-/// CRI rule C26: a device of `policy.device_paths` is requested by its path, and a directory stands for the nodes below
+/// CRI rule C26: a device of `policy.device_paths` is requested by its path, and a directory includes the nodes below
 /// it. Other devices cannot be opened. The error for a path that is not listed names the key. As a control, a node that
 /// is not requested is absent.
 #[test]

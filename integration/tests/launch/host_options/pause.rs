@@ -28,8 +28,8 @@ fn resume(api: &Api, id: &str) -> Result<Container, Status> {
     api.block_on(api.rpc().resume(request)).map(|answer| answer.into_inner().container.unwrap())
 }
 
-/// Returns for each process of a container whether it is stopped. A process with a pending SIGSTOP counts as stopped:
-/// it may wait in the kernel for a child of vfork, and stops before it returns.
+/// Returns one value per process of a container: true if the process is stopped. A process with a pending SIGSTOP
+/// counts as stopped: it may wait in the kernel for a child of vfork, and stops before it returns to user space.
 fn stopped(daemon: &Daemon, id: &str) -> Vec<bool> {
     let cgroup = daemon.record(id).cgroup;
     let root = Path::new("/sys/fs/cgroup");
@@ -103,8 +103,8 @@ fn paused_containers_end() {
     daemon.wait_until_back_at(&before);
 }
 
-/// If executord is killed and restarted, the container stays paused and can be resumed. If the launcher and its shims
-/// are killed, nothing is left.
+/// If executord is killed and restarted, the container stays paused and can be resumed. If the shim is killed during a
+/// pause, the secret files are wiped.
 #[test]
 fn pause_survives_executord() {
     let mut daemon = Daemon::start();

@@ -101,7 +101,7 @@ fn scores_are_set_for_every_process() {
     assert_eq!(container.spec.unwrap().oom_score_adj, Some(1000));
 }
 
-/// A container without a requested score has score 0, whatever the scores of the launcher and the shims are.
+/// A container without a requested score has score 0, regardless of the scores of the launcher and the shims.
 #[test]
 fn container_score_is_not_launchers() {
     const SCORE: &str = "cat /proc/self/oom_score_adj";
@@ -120,8 +120,7 @@ fn container_score_is_not_launchers() {
     assert_eq!(printed(&daemon, RunRequest { init: true, ..sh(SCORE).id("init") }), "0\n");
 }
 
-/// A score below 0 is refused by default. If the operator allows it, it is still refused if the launcher cannot lower
-/// scores.
+/// A score below 0 is refused by default, and even with the operator's permission if the launcher cannot lower scores.
 #[test]
 fn scores_are_lowered_where_allowed() {
     let daemon = Daemon::start();

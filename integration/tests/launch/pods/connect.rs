@@ -115,7 +115,7 @@ fn connection_without_pod_or_policy_fails() {
     assert!(message.contains("policy.allow_connect = true"), "{message}");
 }
 
-/// A connection does not keep a pod or its network namespace. Connections are counted for each pod.
+/// An open connection does not keep a pod or its network namespace alive. Connections are counted for each pod.
 #[test]
 fn connections_end_with_their_pod() {
     let daemon = open();

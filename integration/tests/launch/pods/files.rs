@@ -47,7 +47,7 @@ fn secret_files_are_mounted_over_pod_volume() {
     assert!(reported.starts_with("firstalonekept\nkey\n"), "{reported}");
     let seen = look("cat /data/conf/* /data/a/*; ls /data/conf /data/a; stat -c %u:%g:%s /data/a/single");
     assert_eq!(seen, "below\nkept\n/data/a:\nother\nsingle\n\n/data/conf:\nhidden\n0:0:0\n");
-    // Updates change files in the volume for secrets, whatever another member does to the mount points.
+    // Updates change files in the volume for secrets, even if another member changes the mount points.
     let update = |content: &[u8]| {
         let file = |path: &str| File { path: path.into(), content: content.to_vec(), ..File::default() };
         let files = vec![file("/data/conf/key"), file("/data/a/single")];

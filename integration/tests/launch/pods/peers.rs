@@ -12,7 +12,7 @@ const PATH: &str = "/etc/cf-service-bindings/a";
 const READ: &str = "cd /proc/$1 || exit; cat root/etc/cf-service-bindings/a; tr '\\0' '\\n' <environ; \
      readlink exe; ls fd; readlink ns/mnt; wc -c <mem";
 
-/// Builds a request for a member with a secret file and a secret variable. It prints its pid.
+/// Builds a request for a member with a secret file and a secret variable. The member prints its pid.
 fn victim(pod: &str, id: &str, user: &str) -> RunRequest {
     in_pod(pod, sh("echo $$; exec sleep 100000").id(id).user(user).file(PATH, b"SECRET-FILE").env("KEY", "SECRET-ENV"))
 }

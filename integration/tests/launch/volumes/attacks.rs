@@ -79,8 +79,8 @@ fn volume_mount_point_links_are_refused() {
     said(&daemon, request());
 }
 
-/// Root of a container can leave a set-user-ID program of host root in a writable volume. So a writable volume is
-/// offered only if no other host user can access it, or if the bit has no effect there. As a control, the program
+/// Root of a container can leave a set-user-ID program of host root in a writable volume. Therefore a writable volume
+/// is offered only if no other host user can access it, or if the bit has no effect there. As a control, the program
 /// exists with its bit in another directory.
 #[test]
 fn host_users_cannot_reach_setuid_programs() {

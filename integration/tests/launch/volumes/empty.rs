@@ -86,7 +86,7 @@ fn volume_shares_the_containers_limit() {
     loop_devices::wait_until_free(&daemon);
 }
 
-/// Volumes are removed with their container, whichever process is killed.
+/// Volumes are removed with their container, even if one of the executor's processes is killed.
 #[test]
 fn volumes_go_however_the_container_ends() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -10,8 +10,8 @@ use tonic::Code;
 
 use super::{Lent, below, named, names, of_path, read_only, refused, said, with};
 
-/// Files that a container writes belong to the container user on the host's disk and in the next container, whatever id
-/// ranges the containers have. Nothing is left on the host.
+/// Files that a container writes belong to the container user on the host's disk and in the next container, regardless
+/// of the containers' id ranges. Nothing is left on the host.
 #[test]
 fn shared_host_volume_has_container_user_ownership() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

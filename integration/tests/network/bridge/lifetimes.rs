@@ -70,8 +70,8 @@ fn killed_launcher_keeps_running_containers() {
     world.delete_all();
 }
 
-/// If a container exits while there is no launcher, its shim detaches it from the network. If the shim was killed as
-/// well, the next launcher detaches the container.
+/// If a container exits while there is no launcher, its shim detaches the container from the network. If the shim was
+/// killed as well, the next launcher detaches the container.
 #[test]
 fn next_launcher_detaches_lost_containers() {
     let mut world = World::start();

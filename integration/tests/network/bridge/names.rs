@@ -256,7 +256,7 @@ fn members_are_found_at_their_pod() {
     world.assert_nothing_left();
 }
 
-/// Queries are answered while the launcher restarts, and again after executord, or both, have restarted.
+/// Queries are answered while the launcher restarts, and again after a restart of executord or of both.
 #[test]
 fn names_survive_restarts() {
     let mut world = World::start();

@@ -58,8 +58,8 @@ fn server_sees_its_clients_address() {
     );
 }
 
-/// A port that is not published is reached by the host and by peers without egress. It is not reached from outside. As
-/// a control, it is reached from outside after the rules are deleted.
+/// A port that is not published is reached by the host and by peers without egress, and not from outside. As a control,
+/// the port is reached from outside after the rules are deleted.
 #[test]
 fn unpublished_ports_are_closed_to_outside() {
     let world = World::start();
@@ -132,7 +132,8 @@ fn host_ip_restricts_a_port() {
     world.delete_all();
 }
 
-/// Sends an SCTP INIT to the address and port from a raw socket. Kernels without SCTP also translate its address.
+/// Sends an SCTP INIT to the address and port from a raw socket. Kernels without SCTP also translate the address of
+/// such a packet.
 const SEND_SCTP: &str = r#"
 import socket, struct, sys
 def crc32c(data):

@@ -1,5 +1,5 @@
-//! A container that may send any frame (CAP_NET_RAW, CAP_NET_ADMIN) reaches only what it reaches with its own
-//! addresses.
+//! A container that may send any frame (CAP_NET_RAW, CAP_NET_ADMIN) reaches nothing more with foreign addresses than
+//! with its own addresses.
 //!
 //! Each frame contains its name as a mark, and a victim prints the marks of all frames that arrive. Frames of one
 //! sender arrive in order, so if a later frame arrives first, the earlier frame was dropped. As a control, the rules
@@ -109,7 +109,7 @@ impl Stage {
         String::from_utf8(text).unwrap().lines().filter(|line| *line != "up").map(str::to_owned).collect()
     }
 
-    /// Returns the victim's neighbour entries, after it has connected to each neighbour.
+    /// Returns the victim's neighbour entries for the third container and the host.
     fn neighbours(&self) -> Vec<String> {
         let known = |node: &str, family: &str| self.nodes[node][family].as_str().unwrap().to_owned();
         let reported = executed(self.world.api(), script("victim", "ip neigh show dev eth0")).unwrap().text();
@@ -135,7 +135,7 @@ impl Stage {
     }
 }
 
-/// Returns the hardware address of the neighbour with an IPv4 address.
+/// Returns the hardware address that belongs to a container's IPv4 address.
 fn hardware(v4: &str) -> String {
     let octets = v4.parse::<std::net::Ipv4Addr>().unwrap().octets();
     format!("02:65:{}", octets.map(|octet| format!("{octet:02x}")).join(":"))

@@ -1,4 +1,4 @@
-//! Warm containers leave nothing behind, whichever process is killed.
+//! Warm containers leave nothing behind, even if one of the executor's processes is killed.
 
 use std::path::Path;
 use std::process::Command;
@@ -84,8 +84,7 @@ fn launch_with_stopped_pool_goes_cold() {
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);
 }
 
-/// If the launcher is killed, unused warm containers exit on their own, and the next launcher removes everything that
-/// they leave.
+/// If the launcher is killed, unused warm containers exit on their own, and the next launcher removes their leftovers.
 #[test]
 fn warm_pool_ends_with_its_launcher() {
     for with_shells in [false, true] {

@@ -23,7 +23,7 @@ fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// Requests a layer. Stops the unpacking process with SIGSTOP after it has written something.
+/// Requests a layer. Stops the unpacking process with SIGSTOP after the first write.
 fn stop_while_unpacking(launcher: &Launcher, blob: &Blob) -> i32 {
     let request = executor_core::protocol::LauncherRequest { sequence: 7, call: Some(blob.request(&[])) };
     launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
@@ -60,8 +60,8 @@ fn killed_unpacker_leaves_nothing() {
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
 }
 
-/// If a launcher is killed together with its unpacker, no partial layer is left: the next launcher removes what was
-/// unpacked, and unpacks the layer again.
+/// If a launcher is killed together with its unpacker, no partial layer is left: the next launcher removes the partial
+/// layer, and unpacks the layer again.
 #[test]
 fn killed_launcher_leaves_no_half_layer() {
     let mut launcher = Launcher::start(&[]);

@@ -10,7 +10,7 @@ use integration::request::{RequestBuilder, program, sh};
 use integration::{host, wait};
 
 const CONTAINERS: usize = 100;
-/// Size of the disk in bytes. It is enough for all containers, and for many copies of the image.
+/// Size of the disk in bytes, enough for all containers and for many copies of the image.
 const DISK: u64 = 4 << 30;
 /// Maximum number of bytes that a container may use before it writes anything: its directories, and its files in /etc.
 const EACH: u64 = 32 << 10;

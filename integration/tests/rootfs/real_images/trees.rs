@@ -1,4 +1,4 @@
-//! Image trees in containers: each tree equals the tree that umoci unpacks, whatever the source of the image is.
+//! Image trees in containers: each tree equals the tree that umoci unpacks, for every source of the image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,8 +22,8 @@ const MOUNTS: [&str; 3] = ["dev", "proc", "sys"];
 const NAMES: [&str; 3] = ["etc/hostname", "etc/hosts", "etc/resolv.conf"];
 const LAYERS: usize = 4;
 
-/// Returns the tree that umoci unpacked, comparable with a container's tree: with its mount points, and without what
-/// differs in every container.
+/// Returns the tree that umoci unpacked, comparable with a container's tree: with its mount points, and without the
+/// files that differ in every container.
 fn umoci_tree(root: &Path) -> Tree {
     let mut tree = listing(root);
     mount_on(&mut tree, &MOUNTS);
@@ -111,7 +111,7 @@ fn tree_from_every_source_matches_umoci() {
     each_change_is_reported(&image.unpacked(), &ours);
 }
 
-/// As a control, each single change of the tree is reported, and nothing else.
+/// Checks, as a control, that each single change of the tree is reported, and nothing else.
 fn each_change_is_reported(root: &Path, ours: &Tree) {
     let at = |path: &str| root.join(path);
     let set = |path: &str, name: &str, value: &[u8]| {

@@ -78,7 +78,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
 
 const REASONS: [&str; 9] = ["EACCES", "EBADF", "EBUSY", "ENODATA", "ENOENT", "ENOSYS", "EPERM", "EROFS", "ESRCH"];
 
-/// Prints the inode number of a file.
+/// Script that prints the type and the bytes of a file handle.
 const HANDLE: &str = "import ctypes, os, sys
 handle = ctypes.create_string_buffer((128).to_bytes(4, 'little') + bytes(132), 136)
 libc = ctypes.CDLL(None, use_errno=True)

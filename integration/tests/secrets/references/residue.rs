@@ -19,7 +19,7 @@ pub(crate) fn search_daemon(daemon: &Daemon, needles: &Needles) -> Report {
     search_processes(daemon, needles, daemon.launcher().into_iter().collect())
 }
 
-/// Waits until executord, the launcher and their files have nothing that `needles` finds.
+/// Waits until a search with `needles` finds nothing in executord, the launcher and their files.
 pub(crate) fn until_daemon_has_none(daemon: &Daemon, what: &str, needles: &Needles) {
     wait::until_ok(&format!("executord, the launcher and their files have no part of {what}"), || {
         let report = search_daemon(daemon, needles);

@@ -18,7 +18,7 @@ pub(crate) fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     report.found()
 }
 
-/// Waits one second, as docs/security-claims.md states, and checks that no part of the secret is left.
+/// Checks that no part of the secret is left after one second, as docs/security-claims.md states.
 pub(crate) fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
     let begun = std::time::Instant::now();
     while in_executord(daemon, secret) {

@@ -14,7 +14,7 @@ use prost::Message as _;
 
 use crate::residue::memory::{RUN, in_executord, is_gone};
 
-/// A failing call that contains a secret. The fields are its name and a function that sends it.
+/// Name of a failing call that contains a secret, and a function that sends the call.
 type Way = (&'static str, fn(&mut RawClient, &Canary));
 
 /// Sends a Run whose action contains the secret.

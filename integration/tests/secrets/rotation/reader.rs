@@ -109,7 +109,7 @@ fn reader_sees_consistent_pairs_during_rotations() {
     assert_eq!((wipe.files as usize, wipe.bytes as usize, wipe.verified), (2 * (ROTATIONS + 1), bytes, true));
 }
 
-/// As a control, the same reader detects that the same files are overwritten in place.
+/// As a control, the same reader detects in-place writes to the same files.
 #[test]
 fn control_reader_detects_in_place_writes() {
     let dir = tempfile::tempdir().unwrap();

@@ -94,8 +94,8 @@ fn writable_files_cannot_be_updated() {
     assert!(nothing.code() == Code::InvalidArgument && nothing.message().contains("writable_files"), "{nothing}");
 }
 
-/// The holder of the token gets the files as in the request, whatever the process has done to its files. These changes
-/// cannot make root read any other file.
+/// The holder of the token gets the files as in the request, regardless of the process's changes to its files. These
+/// changes cannot make root read any other file.
 #[test]
 fn original_files_can_be_requested_again() {
     let daemon = Daemon::start();

@@ -232,8 +232,7 @@ fn container_links_do_not_lead_to_host() {
     assert!(!home.path().join("made").exists());
 }
 
-/// Secret files are never copied to an archive, whatever path is requested. As a control, a file next to them is
-/// copied.
+/// Secret files are never copied to an archive, for any requested path. As a control, a file next to them is copied.
 #[test]
 fn secret_files_are_not_copied() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -7,8 +7,8 @@ use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use integration::wait;
 
-/// Constantly inspects every process of its pid namespace (program, open files, root directory) and tries to trace it.
-/// Counts the results by program.
+/// Python program that inspects all processes of its pid namespace except PID 1 and itself (program, open files, root
+/// directory, memory) in a loop, and tries to trace the executor's processes. Counts the outcomes by kind.
 const POLLER: &str = r#"
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
@@ -49,8 +49,8 @@ print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
 "#;
 
 /// Root of the container sees the executor's processes while they enter, but cannot access anything in them
-/// (CVE-2016-9962, CVE-2019-5736). As a control in the same run, it can access the programs that these processes
-/// execute, so it inspects at the right time and place.
+/// (CVE-2016-9962, CVE-2019-5736). As a control in the same run, the container can access the programs that these
+/// processes execute, so the poller inspects at the right time and place.
 #[test]
 fn entering_processes_are_inaccessible_to_container() {
     let daemon = Daemon::start();

@@ -95,7 +95,7 @@ fn shell_is_used_as_by_hand() {
     assert_eq!(shell.end().unwrap().exit, Some(Ok(9)));
 }
 
-/// All output that a process writes before its exit is delivered, whatever its size is.
+/// All output that a process writes before its exit is delivered, even large output.
 #[test]
 fn terminal_output_is_complete() {
     let daemon = sleeping("c");
@@ -106,7 +106,7 @@ fn terminal_output_is_complete() {
     }
 }
 
-/// If the container has created a false `/dev/ptmx`, it is not accepted as a terminal.
+/// A `/dev/ptmx` that the container replaced with a regular file is refused as a terminal multiplexer.
 #[test]
 fn false_multiplexer_is_refused() {
     let daemon = Daemon::start();

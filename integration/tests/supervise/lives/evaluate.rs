@@ -46,9 +46,8 @@ impl Figures {
     /// Returns all figures. Exact counts have no slack. Files have the slack of one more file for every second kept
     /// result, because the oldest results may be in removal. Descriptors have the slack of one client connection.
     /// Anonymous memory has slack because an allocator frees memory in pieces and late: for executord, 130 bytes for
-    /// each of 24,000 containers. The ledger has slack because it grows in steps. Total
-    /// memory is not evaluated, because file pages vary with the machine's memory and with other processes of the same
-    /// program.
+    /// each of 24,000 containers. The ledger has slack because its file grows in steps. Total memory is not evaluated,
+    /// because file pages vary with the machine's memory and with other processes of the same program.
     pub(crate) fn rows(&self) -> [Row; 18] {
         let judged = |name, value, slack| Row { name, value, slack: Some(slack) };
         let reported = |name, value| Row { name, value, slack: None };

@@ -1,8 +1,8 @@
-//! Evaluates a completed tree with a recursive interpreter of the rules of trees. It reads from the container how and
-//! when each process exited, and computes the required results of the actions above.
+//! Evaluates a completed tree with a recursive interpreter of the rules of trees. The interpreter takes the exit of
+//! each process from the container, and computes the required results of the actions above.
 //!
-//! Times are read and not predicted, because a process may exit before or after a timeout. But an action may be
-//! cancelled only if something could cancel it. A process that hangs exits only if it is signalled, so if a timeout or
+//! Times are read and not predicted, because a process may exit before or after a timeout. An action may be cancelled
+//! only if something could cancel it. A process that hangs exits only if it is signalled, so if a timeout or
 //! cancellation is missing, the test hangs.
 
 use std::collections::BTreeMap;

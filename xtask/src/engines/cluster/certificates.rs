@@ -13,7 +13,7 @@ use crate::workspace::{output, run};
 /// First address in the range for Services: the address of the API server in pods.
 pub(super) const API_SERVICE: &str = "10.96.0.1";
 
-/// Makes CAs and certificates in the working directory. A line of the standard input has a name, a CA, a subject, an
+/// Makes CAs and certificates in the working directory. Each line of standard input has a name, a CA, a subject, an
 /// extended key usage and names of the server.
 const SCRIPT: &str = r#"key="-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 for ca in ca front-proxy-ca; do
@@ -29,7 +29,7 @@ openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out accounts.key
 openssl pkey -in accounts.key -pubout -out accounts.pub"#;
 
 /// Issues a certificate of the CA `ca` in the working directory: `$1` is the name of the certificate's files, `$2` the
-/// subject, `$3` the extensions, and `$4` the end of its validity, as an argument of date. The existing key is kept.
+/// subject, `$3` the extensions, and `$4` the end of the validity, as an argument of date. The existing key is kept.
 const ISSUE: &str = r#"[ -e $1.key ] || openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $1.key
 openssl req -new -key $1.key -subj "$2" -out $1.csr
 printf '%s\n' '[all]' 'commonName = supplied' 'organizationName = optional' '[one]' 'policy = all' "database = $1.issued" \
@@ -91,7 +91,7 @@ front-proxy front-proxy-ca /CN=front-proxy-client clientAuth
 }
 
 /// Issues a certificate while the cluster runs, and replaces `NAME.crt` in the directory `pki` of the first node. `end`
-/// is the end of its validity, as an argument of date: `+60 seconds`.
+/// is the end of the validity, as an argument of date: `+60 seconds`.
 pub(super) fn issue(pki: &Path, name: &str, subject: &str, extensions: &str, end: &str) -> anyhow::Result<()> {
     let mut command = Command::new("sh");
     command.args(["-ec", ISSUE, "sh", name, subject, extensions, end]).current_dir(pki);

@@ -190,7 +190,7 @@ fn kill(
             "kubelet" => node.start_kubelet()?,
             "executor-cri" => node.start_cri()?,
             "executord" => node.start_executord()?,
-            // executord starts the launcher when it starts.
+            // Starting executord also starts the launcher.
             _ => {
                 node.kill_executord()?;
                 node.start_executord()?;

@@ -96,7 +96,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns the ids and attempts of the runtime's running containers, for the pods of a namespace with a prefix.
+    /// Returns the ids and attempts of the runtime's running containers, for the pods of a namespace whose names begin
+    /// with a prefix.
     pub(super) fn running(&self, namespace: &str, prefix: &str) -> anyhow::Result<Vec<String>> {
         let list: Value = serde_json::from_str(&self.node.crictl(&["ps", "--output", "json"])?)?;
         let containers = list["containers"].as_array().context("the JSON of crictl has no list of containers")?;

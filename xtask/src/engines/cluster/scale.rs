@@ -170,7 +170,7 @@ fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigur
     std::thread::sleep(SETTLE_DELAY); // no notification says that the last update was sent
     let (first, others) = sites.split_first().context("the cluster has no node")?;
     let log = first.directory.join(AUDIT);
-    // The interface of the first node that is connected with the other node receives the other node's packets.
+    // The first node has an interface for each other node, which receives the packets of the other node.
     let bytes = || -> anyhow::Result<[f64; 2]> {
         let mut sum = [0.0; 2];
         for site in others {
@@ -221,7 +221,7 @@ struct Request {
     verb: String,
     resource: String,
     stage: String,
-    /// Id of the request, which all its stages have.
+    /// Id of the request, shared by all of its stages.
     id: String,
     /// Offset in the log, in bytes.
     at: u64,

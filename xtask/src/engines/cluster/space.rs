@@ -14,10 +14,10 @@ pub(super) const WAIT: &str = "trap 'exit 0' TERM; while :; do sleep 0.2; done";
 /// Shell script that runs until SIGKILL. If the containers of an evicted pod exit with 0, the kubelet reports the pod
 /// as Succeeded, without a reason.
 pub(super) const STAY: &str = "exec sleep 100000";
-/// Shell script that serves its host name on port 8080.
+/// Shell script that serves the pod's host name on port 8080.
 pub(super) const SERVE: &str = "mkdir /w; hostname >/w/index.html; exec httpd -f -p 8080 -h /w";
 
-/// A namespace. Dropping this value deletes it in the background.
+/// A namespace. Dropping this value deletes the namespace in the background.
 pub(super) struct Space<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) name: &'static str,
@@ -140,7 +140,7 @@ impl<'a> Space<'a> {
         let mut forward = self.command();
         let mut forward = forward.args(["port-forward", object, &format!(":{port}")]).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
-        // kubectl ends if it cannot print.
+        // Keep the pipe open: kubectl exits if it cannot print.
         let mut printed = BufReader::new(forward.stdout.take().context("the child has no standard output")?);
         printed.read_line(&mut line)?;
         let local = line.strip_prefix("Forwarding from ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();

@@ -44,7 +44,7 @@ impl Pod {
         conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
     }
 
-    /// Returns the names, ids and numbers of restarts of all running containers.
+    /// Returns the names, ids and numbers of restarts of all containers except init containers.
     pub(super) fn ids(&self) -> String {
         let statuses = self.0["status"]["containerStatuses"].as_array();
         let line =

@@ -95,7 +95,7 @@ pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// Builds a request of empty actions, in sequence and nested to a depth that a decoder accepts.
+/// Builds a request of `bytes` bytes of empty actions in a list, nested `depth` levels deep.
 fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
     // Action { serial: SerialAction { actions: [..] } }, from the inside out.
     let within = |inner: &[u8]| {
@@ -238,7 +238,7 @@ fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
     Ok(Daemon::start())
 }
 
-/// Calls Run, and then Exec, until executord can open no more descriptors. Then makes other calls. Each call must
+/// Calls Run and then Exec until executord can open no more descriptors, and then makes other calls. Each call must
 /// succeed or fail with RESOURCE_EXHAUSTED.
 pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut codes, mut faults) = (Vec::new(), Vec::new());

@@ -152,7 +152,7 @@ fn metadata(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
     client.call_with(LIST, &[], &json!({"metadata": {"x-a": value}}))
 }
 
-/// Pulls an image with a password: one pull succeeds and one is refused.
+/// Runs an image with a wrong registry password, which is refused, and pulls the image with the right password.
 pub(crate) fn registry(_: Scale) -> anyhow::Result<Outcome> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");

@@ -112,7 +112,7 @@ fn in_time<T>(daemon: &Daemon, within: Duration, call: impl Future<Output = Resu
     }
 }
 
-/// Starts a daemon with containers whose list has a quarter of a megabyte.
+/// Starts a daemon with completed containers that make a list of a quarter of a megabyte.
 fn with_a_long_list() -> Daemon {
     let daemon = daemon();
     for index in 0..20 {
@@ -127,8 +127,8 @@ fn list() -> v1::ListRequest {
     v1::ListRequest { page_size: 1000, ..Default::default() }
 }
 
-/// Calls List on connections that send a keep-alive every two seconds but do not read the responses. While the
-/// connections are open, makes calls as root, and as the same user on another connection.
+/// Calls List on connections that send a keep-alive every two seconds and do not read the responses; if `reads` is
+/// true, they accept one more byte each time. Meanwhile makes calls as root, and as the attacker on another connection.
 fn flood(reads: bool) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list();
     let (connections, calls) = (8, 8);

@@ -123,7 +123,7 @@ impl Victim {
     }
 }
 
-/// Paths of executord in the state directory where a link is added, or replaces a file.
+/// Paths in the state directory, writable by executord, where a link is added or replaces a file.
 const PLACES: [&str; 4] = ["ledger/planted", "ledger/lock", "ledger/ledger.redb", "images/planted"];
 
 /// Creates a link that belongs to executord's user and points to a file owned by root.

@@ -46,7 +46,7 @@ fn launch_descriptors() -> anyhow::Result<(Seqpacket, OwnedFd, OwnedFd, OwnedFd)
     Ok((ours, theirs.as_fd().try_clone_to_owned()?, encoded(&process).into(), encoded(&[b"one"]).into()))
 }
 
-/// Creates a memory file that is sealed only against a change of size, as executord could.
+/// Creates a memory file that is sealed only against a change of size, as a compromised executord could.
 fn writable(bytes: &[u8]) -> anyhow::Result<File> {
     let file = File::from(memfd_create("plan", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all_at(bytes, 0)?;
@@ -79,8 +79,8 @@ fn end(shim: &Seqpacket) {
     while let Ok(Some(_)) = shim.recv(&mut buffer) {}
 }
 
-/// Returns an error if a record is not valid JSON. A shim could write such a record if the plan changed while it was
-/// read.
+/// Returns a description of the fault if a record is not valid JSON. A shim could write such a record if the plan
+/// changed during reading.
 fn broken(record: &[u8]) -> Option<String> {
     match std::str::from_utf8(record) {
         Err(error) => Some(format!("a record is not UTF-8: {error}")),
@@ -196,7 +196,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Control: a plan with one id is launched, and the launcher cleans up after its shim is killed.
+/// Control: a plan with one id is launched, and the launcher cleans up after the shim is killed.
 pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let plan = sealed(&serde_json::to_vec(&plan("real")?)?)?;
@@ -217,7 +217,7 @@ fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
     Ok(shim)
 }
 
-/// Stops a container and returns how long this took; `None` if it took longer than [`REQUEST_TIMEOUT`].
+/// Stops a container and returns the duration, or `None` if the stop exceeds [`REQUEST_TIMEOUT`].
 fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     let begun = Instant::now();
     shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
@@ -289,7 +289,7 @@ pub(crate) fn waiting_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("a container whose shim was not attacked stops in {:.2} s", took.as_secs_f64()))
 }
 
-/// Script that requests the handle on the socket at its standard input, until the handle arrives or some seconds have
+/// Script that requests the handle over the socket on standard input, until the handle arrives or some seconds have
 /// passed.
 const ASKING: &str = include_str!("../probes/handle.py");
 

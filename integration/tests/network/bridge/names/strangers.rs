@@ -88,8 +88,8 @@ fn only_the_own_network_is_answered() {
     let answers = world.ask("blue", &own);
     assert!(answers[0].starts_with("NOERROR 10.62."), "{answers:?}");
     assert!(!answers[1].starts_with("NOERROR"), "{answers:?}");
-    // A rule blocks the outside world. Without the rule, the name server still refuses it by its address, as a second
-    // line of defence.
+    // A rule blocks the outside world. Without the rule, the name server still refuses queries from outside by their
+    // source address, as a second line of defence.
     let rules = world.network.on_host(&["nft", "list", "chain", "inet", "ex-bridge", "input"]);
     assert!(rules.contains("10.61.0.1") && rules.contains("53"), "{rules}");
     world.network.on_host(&["nft", "flush", "chain", "inet", "ex-bridge", "input"]);

@@ -101,7 +101,7 @@ pub(super) fn ports_are_forwarded(cluster: &Cluster) -> anyhow::Result<()> {
         let port = if target.starts_with('s') { "80" } else { "8080" };
         same("the response of the port", &space.forward(target, port)?, &format!("{name}\n"))?;
     }
-    // The API server is a proxy of the Service.
+    // The API server forwards requests to the Service.
     let path = "/api/v1/namespaces/ports/services/web/proxy/";
     same("the response of the proxy", &cluster.kubectl(&["get", "--raw", path])?, &format!("{name}\n"))?;
     space.delete()
