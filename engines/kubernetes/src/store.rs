@@ -203,8 +203,8 @@ impl<R: Record, S: State> Objects<R, S> {
         })
     }
 
-    /// Sets a state, unless a later state is known: a response that was sent before an event can arrive after it.
-    /// Returns the object before and after the change, or `None` if the object does not exist.
+    /// Sets a state, unless a later state is known: a response that was sent before an event can arrive after the
+    /// event. Returns the object before and after the change, or `None` if the object does not exist.
     pub(crate) fn advance(&self, id: &str, state: S) -> Option<[Object<R, S>; 2]> {
         let mut known = locked(&self.known);
         let object = known.get_mut(id)?;

@@ -4,9 +4,9 @@
 //!  NodePublishVolume ── publish ──> read-only tmpfs with empty files on the host, record with its device
 //!  CreateContainer ──── resolve ──> mounts whose source is on this device become secret files of the request
 //! ```
-//! A volume is identified by the device of its file system, which only executor-cri creates. So neither a directory
-//! with the same names nor a link to the volume of another pod gives a container a secret. The volume on the host has
-//! no values.
+//! A volume is identified by the device of its file system, which only executor-cri creates. Therefore, neither a
+//! directory with the same names nor a link to the volume of another pod gives a container a secret. The volume on the
+//! host has no values.
 
 mod file_system;
 
@@ -225,7 +225,7 @@ impl Volumes {
                     let why = format!("{field}: the file system has not responded within {seconds} s");
                     return Err(Status::unavailable(why));
                 }
-                // executord waits for this file system. Volumes of secrets always respond.
+                // A file system that does not respond is no volume of secrets: leave the wait to executord.
                 continue;
             };
             let Ok(place) = place else { continue }; // executord reports that the path does not exist

@@ -30,7 +30,7 @@ const STREAMS: usize = 5;
 
 /// Runs a session with the frames of its connection, until the session ends or the client disconnects.
 ///
-/// `reader` ends with the connection. `writer` ends once the session has dropped its queue.
+/// `reader` ends with the connection. `writer` ends when the session has dropped its queue.
 pub(crate) async fn drive(
     reader: impl Future<Output = io::Error>,
     session: impl Future<Output = io::Result<()>>,

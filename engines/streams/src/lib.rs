@@ -3,7 +3,7 @@
 //! The caller registers a request and gets a URL with a token ([`Streams::exec`], [`Streams::attach`],
 //! [`Streams::port_forward`]). A client that opens the URL within a minute upgrades the connection, and its streams are
 //! passed to the caller's [`Handler`] or [`Connect`]. A token can be used once, unless it is revoked
-//! ([`Streams::revoke`]). The crate knows neither containers nor executord.
+//! ([`Streams::revoke`]). The crate is independent of containers and executord.
 //!
 //! | upgrade | protocols |
 //! |---|---|
@@ -113,7 +113,7 @@ pub struct Process {
 pub enum Outcome {
     /// The process exited with this code; 0 is success.
     Exited(i32),
-    /// The process could not be run or waited for. The client sees the message.
+    /// The process could not be run or waited for. The message is sent to the client.
     Failed(String),
 }
 

@@ -58,7 +58,7 @@ pub struct Size {
     pub height: u16,
 }
 
-/// Sizes of the client's terminal. A handler that is slower than the client sees only the newest size.
+/// Sizes of the client's terminal. A handler that is slower than the client receives only the newest size.
 #[derive(Debug)]
 pub struct Resizes(watch::Receiver<Option<Size>>);
 

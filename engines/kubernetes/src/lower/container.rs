@@ -44,7 +44,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     let labels = [(LABEL.to_owned(), String::new())].into();
     let mut secrets = RunAction::default();
     origin.secrets.lower(&config, &mut secrets, &mut violations);
-    // The environment is not part of the digest: executord compares it itself, with a key.
+    // The environment is not part of the digest: executord itself compares the environment, with a key.
     let envs = std::mem::take(&mut config.envs);
     let nonce = digest(&config);
     // Rule C28: a user namespace gets no device nodes of the host, which would belong to no user.

@@ -11,7 +11,7 @@ const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 /// Burst size in bits of a direction whose rate is limited, as with containerd.
 const BURST: u64 = u32::MAX as u64;
-/// Highest rate in bits per second, as with containerd.
+/// Maximum rate in bits per second, as with containerd.
 const RATE_MAX: u64 = 1_000_000_000_000_000;
 
 /// Returns the CNI arguments and capabilities for a pod's network.

@@ -23,7 +23,7 @@ pub(crate) struct SandboxRecord {
     pub(crate) removed_containers: Vec<(String, u64)>,
     /// Processor time of all other removed containers, in nanoseconds.
     pub(crate) removed_cpu_ns: u64,
-    /// True once executord has created the pod.
+    /// True after executord has created the pod.
     pub(crate) is_created: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct ContainerRecord {
     pub(crate) secret_volumes: Vec<String>,
     /// Time of the request, in nanoseconds since 1970.
     pub(crate) created_at: i64,
-    /// True once executord has created the container.
+    /// True after executord has created the container.
     pub(crate) is_created: bool,
 }
 
@@ -95,7 +95,7 @@ pub(crate) trait Record: Clone + Serialize + DeserializeOwned {
     fn id(&self) -> &str;
     /// Returns the maximum size of the object in a list of the kubelet, in bytes.
     fn listed_bytes(&self) -> usize;
-    /// Returns true once executord has created the object.
+    /// Returns true after executord has created the object.
     fn is_created(&self) -> bool;
     fn set_created(&mut self);
 }
