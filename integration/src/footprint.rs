@@ -194,7 +194,7 @@ pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
         warm_pool::directory(run_dir),
         warm_pool::directory(state_dir),
     ];
-    found.retain(|path| !others.iter().any(|other| path.starts_with(other)) && !warm_pool::is_place_of(path));
+    found.retain(|path| !others.iter().any(|other| path.starts_with(other)) && !warm_pool::is_network_record(path));
     found
 }
 

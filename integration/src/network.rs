@@ -186,11 +186,11 @@ impl Network {
 
     /// Returns the configuration of the daemon that [`Self::daemon`] starts.
     pub fn setup(&self, policy: &str) -> Setup {
-        self.patient_for(30, policy)
+        self.with_plugin_timeout(30, policy)
     }
 
     /// Returns the configuration of [`Self::setup`] with a plugin timeout of `seconds`.
-    pub fn patient_for(&self, seconds: u32, policy: &str) -> Setup {
+    pub fn with_plugin_timeout(&self, seconds: u32, policy: &str) -> Setup {
         self.configured(policy, &format!("cni_plugin_seconds = {seconds}"))
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::host;
 
 /// Returns true if containers start from the warm pool.
-pub fn are_on() -> bool {
+pub fn is_enabled() -> bool {
     std::env::var("EXECUTOR_WARM_POOL").map_or(true, |ready| ready != "0")
 }
 
@@ -61,7 +61,7 @@ pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
 }
 
 /// Returns true if a path is a warm container's network record or its address lease.
-pub fn is_place_of(path: &Path) -> bool {
+pub fn is_network_record(path: &Path) -> bool {
     let owner = fs::read_link(path).ok();
     let name = owner.as_deref().unwrap_or(path).file_name().unwrap_or_default();
     name.to_string_lossy().starts_with(".warm-")

@@ -93,7 +93,7 @@ pub enum CheckOutcome {
     /// The check failed, with the reason.
     Failed(String),
     /// The executor could not execute the check.
-    NotMade,
+    NotRun,
 }
 
 /// Change of the health that follows from a result.
@@ -270,9 +270,9 @@ impl<'a> Monitor<'a> {
                 state.checked_at = Some(at);
                 state.last_failure = Some(CheckFailure { at, reason: shorten(reason) });
             }
-            CheckOutcome::NotMade => {}
+            CheckOutcome::NotRun => {}
         }
-        let good = state.passing && state.failures == 0 && *outcome != CheckOutcome::NotMade;
+        let good = state.passing && state.failures == 0 && *outcome != CheckOutcome::NotRun;
         let failures = state.failures;
         let interval = check.interval_after(good);
         self.due[id.purpose as usize][id.index] = now + interval - interval / SPREAD_SHARE * spread.min(999) / 1000;

@@ -81,7 +81,7 @@ const TABLE: [(&str, Callers); 50] = [
 ];
 
 /// Methods that run until the caller cancels them, or until the container exits.
-const LASTING: [&str; 16] = [
+const LONG_RUNNING: [&str; 16] = [
     WAIT,
     "/executor.v1.Executor/StreamLogs",
     "/executor.v1.Executor/WatchEvents",
@@ -100,12 +100,12 @@ const LASTING: [&str; 16] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// Path of `Wait`, which is in [`LASTING`] although neither its requests nor its responses are a stream.
+/// Path of `Wait`, which is in [`LONG_RUNNING`] although neither its requests nor its responses are a stream.
 const WAIT: &str = "/executor.v1.Executor/Wait";
 
 /// Returns true if the method's requests or responses are a stream.
 pub(crate) fn is_stream(path: &str) -> bool {
-    path != WAIT && LASTING.contains(&path)
+    path != WAIT && LONG_RUNNING.contains(&path)
 }
 
 /// A served method.
@@ -120,7 +120,7 @@ pub(crate) struct Method {
 /// Returns the served method for a path.
 pub(crate) fn method(path: &str) -> Option<Method> {
     let (found, _) = TABLE.iter().find(|(name, _)| *name == path)?;
-    Some(Method { name: found.strip_prefix('/').unwrap_or(found), lasts: LASTING.contains(found) })
+    Some(Method { name: found.strip_prefix('/').unwrap_or(found), lasts: LONG_RUNNING.contains(found) })
 }
 
 /// Local clients that are operators, in addition to root.
@@ -175,7 +175,7 @@ impl Client {
 
     /// Returns true for clients of the containers' socket, where any process may connect at any rate. Denied calls of
     /// these clients must not fill the log.
-    pub(crate) fn is_anyone(&self) -> bool {
+    pub(crate) fn uses_runtime_socket(&self) -> bool {
         matches!(self, Self::Local(Socket::Runtime, _))
     }
 }
@@ -315,7 +315,7 @@ mod tests {
                     let streams = method.client_streaming() || method.server_streaming();
                     let waits = path == WAIT;
                     assert_eq!(
-                        LASTING.contains(&&*path),
+                        LONG_RUNNING.contains(&&*path),
                         streams || waits,
                         "{path}: only streams and waits are long-running"
                     );

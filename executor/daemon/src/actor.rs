@@ -43,7 +43,7 @@ use crate::model::container::link::ShimLink;
 use crate::model::container::{Handle, Presence, records};
 use crate::model::events::EventKind;
 use crate::model::quarantine::{Phase, Quarantine};
-use crate::model::sources::SourceNews;
+use crate::model::sources::SourceUpdate;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::certify::Renewing;
@@ -76,7 +76,7 @@ struct Actor {
     /// Task that renews the certificate over the current connection.
     renewing: Option<Renewing>,
     /// Changes of the secret sources.
-    source_news: Option<mpsc::UnboundedReceiver<SourceNews>>,
+    source_updates: Option<mpsc::UnboundedReceiver<SourceUpdate>>,
 }
 
 /// Reason why the task stopped following a connection to a shim.
@@ -88,7 +88,7 @@ enum FollowEnd {
 }
 
 /// Waits for the next change of the secret sources.
-async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceNews>>) -> SourceNews {
+async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceUpdate>>) -> SourceUpdate {
     if let Some(receiver) = news
         && let Some(change) = receiver.recv().await
     {
@@ -124,7 +124,7 @@ pub(crate) fn resume(
 /// task ends.
 impl Actor {
     fn new(node: Arc<Node>, handle: Arc<Handle>, facts: ContainerStatus) -> Box<Self> {
-        let source_news = handle.take_source_news();
+        let source_updates = handle.take_source_news();
         Box::new(Self {
             node,
             handle,
@@ -134,7 +134,7 @@ impl Actor {
             transferring: Transferring::default(),
             following: None,
             renewing: None,
-            source_news,
+            source_updates,
             phase: None,
         })
     }
@@ -371,7 +371,7 @@ impl Actor {
                     self.checked(link, report);
                     continue;
                 }
-                change = next_source_news(&mut self.source_news) => {
+                change = next_source_news(&mut self.source_updates) => {
                     self.sources_changed(change);
                     continue;
                 }

@@ -158,7 +158,7 @@ pub(crate) async fn resolve(
 }
 
 /// Waits until completed containers have released their images, for at most [`RELEASE_TIMEOUT`].
-pub(crate) async fn until_left(node: &Node) {
+pub(crate) async fn wait_for_release(node: &Node) {
     let leaving: Vec<_> = node.registry.all().into_iter().filter(|handle| handle.is_leaving()).collect();
     let all = async {
         for handle in &leaving {

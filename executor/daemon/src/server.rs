@@ -509,7 +509,7 @@ fn call(
             return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, timer));
         }
         if let Err(problem) = checked {
-            match client.is_anyone() {
+            match client.uses_runtime_socket() {
                 false => tracing::warn!("{problem}"),
                 // Any process may call at any rate here, so denials must not fill the log.
                 true => tracing::debug!("{problem}"),

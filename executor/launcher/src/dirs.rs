@@ -30,7 +30,7 @@ use executor_sys::seqpacket::SeqpacketListener;
 use serde::Serialize;
 
 use crate::errors::{at, is_full};
-use crate::files::{absent_is_fine, make_dir, read_json, remove_tree};
+use crate::files::{ignore_not_found, make_dir, read_json, remove_tree};
 use crate::host::Host;
 
 /// Bytes reserved for an exit record in addition to the size of the container record.
@@ -160,7 +160,7 @@ impl Dirs {
     ///
     /// # Errors
     /// Returns an error if the disk is full.
-    pub(crate) fn keep_room(&self, record: &ContainerRecord) -> io::Result<()> {
+    pub(crate) fn reserve_exit_space(&self, record: &ContainerRecord) -> io::Result<()> {
         let room = Self::exit_room(record, serde_json::to_vec(record)?.len());
         self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, room)
     }
@@ -169,7 +169,7 @@ impl Dirs {
     ///
     /// # Errors
     /// Returns an error if the disk is full.
-    pub(crate) fn keep_room_ahead(&self) -> io::Result<()> {
+    pub(crate) fn reserve_default_exit_space(&self) -> io::Result<()> {
         self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, EXIT_ROOM_AHEAD)
     }
 
@@ -177,7 +177,7 @@ impl Dirs {
     ///
     /// # Errors
     /// Returns an error if the disk is full.
-    pub(crate) fn keep_more_room(&self, record: &ContainerRecord) -> io::Result<()> {
+    pub(crate) fn grow_exit_space(&self, record: &ContainerRecord) -> io::Result<()> {
         let path = self.state.join(EXIT_AHEAD);
         let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
         let room = Self::exit_room(record, serde_json::to_vec(record)?.len());
@@ -263,7 +263,7 @@ impl Dirs {
     ///
     /// # Errors
     /// Returns an error if the record cannot be truncated.
-    pub(crate) fn give_back_room(&self) -> io::Result<()> {
+    pub(crate) fn release_exit_space(&self) -> io::Result<()> {
         let path = self.state.join(EXIT);
         let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
         let given = file.and_then(|file| file.set_len(file.metadata()?.len()));
@@ -378,7 +378,7 @@ impl Dirs {
             remove_tree(&self.state.join(name))?;
         }
         crate::disk::remove(&self.state)?;
-        absent_is_fine(fs::remove_file(self.state.join(EXIT_AHEAD)))
+        ignore_not_found(fs::remove_file(self.state.join(EXIT_AHEAD)))
     }
 
     /// Removes the state directory.
@@ -393,7 +393,7 @@ impl Dirs {
         // Rename first, so that the removal is atomic: a partial directory would look like a container without an exit
         // record.
         remove_tree(&removed)?;
-        let rename = || absent_is_fine(fs::rename(&self.state, &removed));
+        let rename = || ignore_not_found(fs::rename(&self.state, &removed));
         match rename() {
             Err(error) if is_full(&error) => {
                 // A longer name can need disk space. The records show that the container has completed, so they are
@@ -401,7 +401,7 @@ impl Dirs {
                 self.remove_all_but_records()?;
                 match rename() {
                     Err(error) if is_full(&error) => {
-                        absent_is_fine(fs::remove_file(self.state.join(CONTAINER)))?;
+                        ignore_not_found(fs::remove_file(self.state.join(CONTAINER)))?;
                         remove_tree(&self.state)
                     }
                     renamed => renamed.and_then(|()| remove_tree(&removed)),

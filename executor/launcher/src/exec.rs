@@ -122,14 +122,14 @@ fn send(session: &Seqpacket, news: ExecNews, fds: &[BorrowedFd<'_>]) -> io::Resu
     session.send(&ExecReport { news: Some(news) }.encode_to_vec(), fds)
 }
 
-impl From<Refused> for NotBegun {
+impl From<Refused> for StartError {
     fn from(refused: Refused) -> Self {
         Self(ExecNews::Refused(refused))
     }
 }
 
 /// Report for a process that could not be started.
-struct NotBegun(ExecNews);
+struct StartError(ExecNews);
 
 /// A started process, its cgroup, and the supervisor's ends of its pipes or terminal.
 type StartedProcess = (ExecProcess, Option<ExecCgroup>, Vec<OwnedFd>);
@@ -141,7 +141,7 @@ fn start(
     input: &ExecInput,
     lifeline: &Seqpacket,
 ) -> Result<StartedProcess, ExecNews> {
-    try_to_start(host, filter, input, lifeline).map_err(|NotBegun(news)| news)
+    try_to_start(host, filter, input, lifeline).map_err(|StartError(news)| news)
 }
 
 fn try_to_start(
@@ -149,7 +149,7 @@ fn try_to_start(
     filter: &Arc<Filter>,
     input: &ExecInput,
     lifeline: &Seqpacket,
-) -> Result<StartedProcess, NotBegun> {
+) -> Result<StartedProcess, StartError> {
     let ExecInput { id, exec, archive, session, payload, environment } = input;
     let target = ExecTarget::find(host, id, Timestamp(exec.created_at))?;
     if exec.container_environment && !(target.record.plan.keep_environment && environment.is_some()) {
@@ -233,7 +233,7 @@ struct ExecHelper<'a> {
 
 impl ExecHelper<'_> {
     /// Waits until the first helper process has created the second.
-    fn process(&self, target: &ExecTarget) -> Result<ExecProcess, NotBegun> {
+    fn process(&self, target: &ExecTarget) -> Result<ExecProcess, StartError> {
         let Self { first, id, .. } = *self;
         let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
         let made = recv(&self.socket, self.session, self.deadline);
@@ -266,7 +266,7 @@ impl ExecHelper<'_> {
         target: &ExecTarget,
         process: ExecProcess,
         mut ends: Vec<OwnedFd>,
-    ) -> Result<(ExecProcess, Vec<OwnedFd>), NotBegun> {
+    ) -> Result<(ExecProcess, Vec<OwnedFd>), StartError> {
         let _ = self.socket.send(GO, &[]); // the exit is noticed below
         loop {
             match recv(&self.socket, self.session, self.deadline) {
@@ -281,7 +281,7 @@ impl ExecHelper<'_> {
                 Ok(Some((reported, _))) => {
                     let _ = process::wait_for(process.pid);
                     let (errno, message) = StartFailure::decode(&reported);
-                    return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
+                    return Err(StartError(ExecNews::NotExecuted(NotExecuted { errno, message })));
                 }
                 Err(unheard) => {
                     process.kill();

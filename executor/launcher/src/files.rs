@@ -79,7 +79,7 @@ pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Returns success if the file or directory to remove does not exist.
-pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+pub(crate) fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,

@@ -102,7 +102,7 @@ pub(crate) enum ExitRecorded {
 impl Remains {
     /// Returns true if the container can be completed without waiting: it has no process, no published port and no
     /// secret files that the process could write, and it is not a pod on a network.
-    pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
+    pub(crate) fn can_complete_without_waiting(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
         let has_ports = !plan.connectivity.ports.is_empty();
         let detaches_first = plan.is_pod() && self.on_network && leaves_a_network(plan);
@@ -227,7 +227,7 @@ impl Remains {
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: ExitRecorded) -> ExitRecorded {
         self.views.clear();
         if matches!(recorded, ExitRecorded::Yes)
-            && let Err(error) = self.dirs.give_back_room()
+            && let Err(error) = self.dirs.release_exit_space()
         {
             log::line(
                 Level::Warning,

@@ -224,7 +224,7 @@ pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Re
     let failed = |error: String| StartFailure::new("install the seccomp filter", io::Error::other(error));
     filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
     let is_confined = || process::is_confined(filter.allows_new_privileges());
-    if filter.can_be_tried() && !is_confined().map_err(|error| failed(error.to_string()))? {
+    if filter.denies_test_call() && !is_confined().map_err(|error| failed(error.to_string()))? {
         return Err(failed("the kernel does not enforce the filter".into()));
     }
     Ok(())

@@ -170,7 +170,7 @@ impl Filter {
     ///
     /// Returns false for a custom profile, because it may allow every call. Returns false for privileged and unconfined
     /// containers, because they have no filter.
-    pub(crate) fn can_be_tried(&self) -> bool {
+    pub(crate) fn denies_test_call(&self) -> bool {
         self.ours
     }
 }

@@ -415,7 +415,7 @@ impl Server {
         self.kill_signers();
         self.kill_network_tasks();
         while self.stop_one_warm() {}
-        self.hear_shims();
+        self.recv_from_shims();
         // The containers of these shims have exited, so their cleanup takes only a moment.
         let deadline = Instant::now() + CLEANUP_TIMEOUT;
         let done = self.shims.values().filter(|shim| shim.done);
@@ -424,7 +424,7 @@ impl Server {
             .map(|shim| shim.id.clone())
             .collect();
         for id in done {
-            self.shim_has_ended(&id);
+            self.finish_shim(&id);
         }
         if !self.shims.is_empty() {
             log::line(Level::Info, "", format_args!("exits; {} containers keep running", self.shims.len()));

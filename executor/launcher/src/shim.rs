@@ -127,7 +127,7 @@ struct Ready {
 /// Runs a container until its exit and cleanup. Returns the exit status of the shim's process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
     match set_up(NAME) {
-        Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
+        Ok(signals) => run_container(host, filter, launch, lifeline, (None, signals)),
         Err(error) => {
             log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
             let heartbeat_writer = HeartbeatWriter::new(launch.heartbeat, host.watchdog);
@@ -139,7 +139,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
 }
 
 /// Runs a container, in a warm container if there is one.
-fn live_through(
+fn run_container(
     host: &Host,
     filter: &Arc<Filter>,
     launch: Launch,
@@ -260,7 +260,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
         }
         Err(NotStarted::Failed { message, errno }) => {
             ready.container.kill();
-            ready.log.own_words(&message);
+            ready.log.executor_message(&message);
             let message = ready.log.masked(&message);
             let timings = Timings { prepare, start: now().since(start_at), ..Timings::default() };
             let failure = Failure { kind: FailureKind::Exec, message, errno };
@@ -280,7 +280,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let (mut clients, of_log) = output.finish();
     outcome.log = Some(of_log);
     drop(watch);
-    if outputs.is_none() && clients.is_delivered() && remains.are_gone_at_once(host, &record) {
+    if outputs.is_none() && clients.is_delivered() && remains.can_complete_without_waiting(host, &record) {
         control.pass(State::Wiping);
     } else {
         control.reached(State::Wiping);

@@ -143,7 +143,7 @@ pub(crate) struct Killed {
 }
 
 /// Divisor of the time limit for a response. After the quotient without a sign of activity, an idle shim is pinged.
-const ASK_AFTER: u32 = 3;
+const PING_DIVISOR: u32 = 3;
 
 /// Heartbeat of a shim, and its last observed state.
 pub(crate) struct HeartbeatMonitor {
@@ -175,7 +175,7 @@ impl HeartbeatMonitor {
             (Some(at), _) if at.elapsed() >= timeout => {
                 Some(format!("has not responded to a ping for {} s", at.elapsed().as_secs()))
             }
-            (None, Some(line)) if self.seen.elapsed() >= timeout / ASK_AFTER => {
+            (None, Some(line)) if self.seen.elapsed() >= timeout / PING_DIVISOR => {
                 let ping = ShimRequest { sequence: 0, call: Some(ShimCall::Ping(Ping {})) };
                 let _ = line.send(&ping.encode_to_vec(), &[]); // if it does not read, an earlier ping is pending
                 self.asked = Some(Instant::now());

@@ -119,7 +119,7 @@ enum RemainsState {
     /// The exit record exists, and only cleanup is left.
     Ended,
     /// The container was not fully created, or was being undone. All its files are removed.
-    NeverWas,
+    Incomplete,
     /// The container's exit must be recorded.
     Lost(Box<ContainerRecord>),
 }
@@ -138,7 +138,7 @@ impl RemainsState {
         // The state directory is created before the first record, and removed first when a container is undone.
         match record.filter(|_| dirs.state.exists()) {
             Some(record) => Self::Lost(Box::new(record)),
-            None => Self::NeverWas,
+            None => Self::Incomplete,
         }
     }
 }
@@ -157,7 +157,7 @@ fn finish_remains(
             remains.leave(host, id.as_str(), ExitRecorded::Yes);
             return;
         }
-        RemainsState::NeverWas => {
+        RemainsState::Incomplete => {
             orphans::kill_all(&host.run_dir, living);
             return remains.discard(host, id.as_str());
         }
@@ -546,7 +546,7 @@ mod tests {
         let dirs = Dirs::in_home(home.path());
         let found = || match RemainsState::from_dirs(&dirs) {
             RemainsState::Ended => "ended",
-            RemainsState::NeverWas => "never was",
+            RemainsState::Incomplete => "never was",
             RemainsState::Lost(_) => "lost",
         };
         let write = |path: &Path, json: &[u8]| fs::write(path, json).expect("write");

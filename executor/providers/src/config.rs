@@ -353,13 +353,16 @@ impl ProviderConfig {
 
     /// Checks that a reference has the fields that this type of provider requires, and no other fields. If not, returns
     /// the field and the reason.
-    pub fn misfit(&self, reference: &executor_core::reference::SecretReference) -> Option<(&'static str, String)> {
+    pub fn check_reference(
+        &self,
+        reference: &executor_core::reference::SecretReference,
+    ) -> Option<(&'static str, String)> {
         if self.kind == ProviderKind::Vault
             && let Some(why) = vault_path::refusal(&self.kv_mounts(), &reference.path)
         {
             return Some(("path", why));
         }
-        let misfit = match self.kind {
+        let check_reference = match self.kind {
             ProviderKind::Directory if !reference.key.is_empty() => Some(("key", "must be empty: a file has no keys")),
             ProviderKind::Directory if !reference.version.is_empty() => {
                 Some(("version", "must be empty: a file has no versions"))
@@ -379,7 +382,7 @@ impl ProviderConfig {
             }
             _ => None,
         };
-        misfit.map(|(part, why)| (part, why.to_owned()))
+        check_reference.map(|(part, why)| (part, why.to_owned()))
     }
 }
 

@@ -40,7 +40,7 @@ pub use config::{Grant, ProviderConfig, Unusable};
 pub use login::{Login, WorkloadLogins, WorkloadToken};
 
 /// Maximum number of concurrent fetches per provider.
-const AT_ONCE: usize = 8;
+const CONCURRENT_MAX: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
@@ -214,7 +214,7 @@ impl Providers {
             };
             (
                 config.name.clone(),
-                Arc::new(Provider { config, kind, problem: Mutex::default(), permits: Semaphore::new(AT_ONCE) }),
+                Arc::new(Provider { config, kind, problem: Mutex::default(), permits: Semaphore::new(CONCURRENT_MAX) }),
             )
         });
         Self { by_name: made.collect() }

@@ -373,7 +373,7 @@ fn make_link(target: &Path, dir: BorrowedFd<'_>, name: &Path, owner: Owner) -> i
     Ok(rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-fn absent_is_fine<E: Into<io::Error>>(result: Result<(), E>) -> io::Result<()> {
+fn ignore_not_found<E: Into<io::Error>>(result: Result<(), E>) -> io::Result<()> {
     match result.map_err(Into::into) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,

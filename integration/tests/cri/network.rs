@@ -81,7 +81,7 @@ fn hanging_plugins_do_not_block_removals() {
     );
     network.plugin("hanging", &script);
     network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "hanging"})]);
-    let node = KubernetesNode::with(network.patient_for(1, POLICY));
+    let node = KubernetesNode::with(network.with_plugin_timeout(1, POLICY));
     let sandbox = node.run_sandbox(&node.networked_sandbox("a")).unwrap();
     node.stop_sandbox(&sandbox).unwrap();
     assert_eq!(network.calls(), ["ADD hanging netns", "DEL hanging netns"]);

@@ -37,7 +37,7 @@ fn faulty_plugin_is_named_and_rolled_back() {
     network.plugin("fine", "[ $CNI_COMMAND = ADD ] && echo '{\"cniVersion\":\"1.0.0\"}'; exit 0");
     let list = json!({"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "fine"}, {"type": "faulty"}]});
     std::fs::write(network.dir().join("net.d/10-test.conflist"), list.to_string()).unwrap();
-    let daemon = network.patient_for(3, "").start();
+    let daemon = network.with_plugin_timeout(3, "").start();
     let before = daemon.footprint();
     let mut calls = 0;
     for (id, script, words) in table {

@@ -30,7 +30,7 @@ fn world(seconds: u32) -> (Daemon, Network, Rootfs) {
     network.plugin("probed", &PROBED.replace("DIR", &network.dir().display().to_string()));
     network.plugin("after", "[ $CNI_COMMAND = ADD ] && echo '{\"cniVersion\":\"1.0.0\",\"last\":true}'; exit 0");
     configure(&network, "test", &json!({"cniVersion": "1.0.0"}));
-    let daemon = network.patient_for(seconds, "").start();
+    let daemon = network.with_plugin_timeout(seconds, "").start();
     (daemon, network, Rootfs::busybox())
 }
 

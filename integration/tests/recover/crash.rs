@@ -24,7 +24,7 @@ fn executor_crash() -> Command {
 #[test]
 fn kill_at_any_call_leaves_nothing() {
     let mut command = executor_crash();
-    command.args(["--sample", SAMPLE, "--json"]).args(warm_pool::are_on().then_some("--warm-pool"));
+    command.args(["--sample", SAMPLE, "--json"]).args(warm_pool::is_enabled().then_some("--warm-pool"));
     if let Ok(offset) = std::env::var(OFFSET) {
         command.args(["--offset", &offset]);
     }

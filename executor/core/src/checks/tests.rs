@@ -109,7 +109,7 @@ fn p37_only_a_failure_ends_a_container() {
     let late = SECOND * 500;
     let mut monitor = Monitor::new(&checks, None, late, || 0);
     for _ in 0..50 {
-        assert_eq!(step(&mut monitor, &CheckOutcome::NotMade).2, None);
+        assert_eq!(step(&mut monitor, &CheckOutcome::NotRun).2, None);
     }
     assert_eq!(monitor.tick(late * 2), None);
     assert_eq!(monitor.health().startup[0], CheckState::default());
@@ -194,12 +194,12 @@ proptest! {
             let Some((id, at)) = monitor.next() else { break };
             let at = at.max(last);
             last = at;
-            let outcome = [CheckOutcome::Passed, CheckOutcome::Passed, failed(), CheckOutcome::NotMade][kind].clone();
+            let outcome = [CheckOutcome::Passed, CheckOutcome::Passed, failed(), CheckOutcome::NotRun][kind].clone();
             let (change, _) = monitor.report(id, &outcome, at, AT, spread);
             let good = match outcome {
                 CheckOutcome::Passed => Some(true),
                 CheckOutcome::Failed(_) => Some(false),
-                CheckOutcome::NotMade => None,
+                CheckOutcome::NotRun => None,
             };
             match (started, id.purpose) {
                 (false, purpose) => {

@@ -17,7 +17,7 @@ use crate::model::container::link::ShimLink;
 use crate::model::container::{Presence, records};
 use crate::model::events::EventKind;
 use crate::model::identity::IdentityRecord;
-use crate::model::sources::{SourceChange, SourceNews, any_stale};
+use crate::model::sources::{SourceChange, SourceUpdate, any_stale};
 
 impl Actor {
     /// Applies a report of a state before `completed`. The container's record may already hold a later state. The state
@@ -148,7 +148,7 @@ impl Actor {
     }
 
     /// Applies a change of the secret sources.
-    pub(super) fn sources_changed(&mut self, SourceNews { change, done }: SourceNews) {
+    pub(super) fn sources_changed(&mut self, SourceUpdate { change, done }: SourceUpdate) {
         let before = std::mem::take(&mut self.facts.sources);
         self.facts.sources.clone_from(&before);
         let is_asked = matches!(change, SourceChange::Replaced { .. });

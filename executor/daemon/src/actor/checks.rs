@@ -202,7 +202,7 @@ impl CheckTarget {
                 sleep_until(self.at(due)).await;
                 match monitor.check(id) {
                     Some(check) => self.make(check).await,
-                    None => CheckRun::from_outcome(CheckOutcome::NotMade),
+                    None => CheckRun::from_outcome(CheckOutcome::NotRun),
                 }
             };
             let made = tokio::select! {
@@ -233,7 +233,7 @@ impl CheckTarget {
         match outcome {
             CheckOutcome::Passed => {}
             CheckOutcome::Failed(reason) => tracing::debug!(%container, ?purpose, index, reason, "a check failed"),
-            CheckOutcome::NotMade => tracing::warn!(%container, ?purpose, index, "a check could not be run"),
+            CheckOutcome::NotRun => tracing::warn!(%container, ?purpose, index, "a check could not be run"),
         }
     }
 
@@ -247,7 +247,7 @@ impl CheckTarget {
 
     /// Runs a check that connects to a port.
     async fn connected(&self, port: u16, limit: Duration, request: Option<&HttpProbe>) -> CheckOutcome {
-        let Some(socket) = self.socket().await else { return CheckOutcome::NotMade };
+        let Some(socket) = self.socket().await else { return CheckOutcome::NotRun };
         let to = SocketAddr::new(self.address, port);
         let made = timeout(limit, async {
             let stream = socket.connect(to).await.map_err(|error| reported(&error))?;

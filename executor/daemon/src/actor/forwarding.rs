@@ -11,7 +11,7 @@ use executor_core::lifecycle::State;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
-use crate::logs::sinks::{LogSink, OutwardLog};
+use crate::logs::sinks::{ForwardedLog, LogSink};
 use crate::logs::watch::Subscription;
 use crate::model::container::{Handle, Presence};
 use crate::model::status::ContainerStatus;
@@ -104,7 +104,7 @@ enum Paused {
     Stopping,
 }
 
-async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<LogSink>, mut log: OutwardLog) {
+async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<LogSink>, mut log: ForwardedLog) {
     let mut presence = handle.watch();
     let mut changes: Option<Subscription> = None;
     let mut waiting = None;
@@ -161,10 +161,10 @@ fn is_gone(presence: &watch::Receiver<Presence>) -> bool {
 async fn drain(
     node: &Arc<Node>,
     target: &Arc<LogSink>,
-    mut log: OutwardLog,
+    mut log: ForwardedLog,
     presence: &mut watch::Receiver<Presence>,
     (over, deleted): (bool, bool),
-) -> (OutwardLog, Paused) {
+) -> (ForwardedLog, Paused) {
     let _behind = target.behind();
     loop {
         let mut turn = tokio::select! {
@@ -204,7 +204,7 @@ async fn drain(
     }
 }
 
-async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<crate::logs::sinks::MessageBatch>) {
+async fn reading(log: ForwardedLog, over: bool) -> (ForwardedLog, std::io::Result<crate::logs::sinks::MessageBatch>) {
     let mut log = log;
     let read = tokio::task::spawn_blocking(move || {
         let read = log.read(over);
@@ -214,7 +214,7 @@ async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<cr
 }
 
 /// Runs `work` with a log on a blocking thread, because the work may block on the disk.
-async fn blocking(mut log: OutwardLog, work: impl FnOnce(&mut OutwardLog) + Send + 'static) -> OutwardLog {
+async fn blocking(mut log: ForwardedLog, work: impl FnOnce(&mut ForwardedLog) + Send + 'static) -> ForwardedLog {
     let work = tokio::task::spawn_blocking(move || {
         work(&mut log);
         log

@@ -134,7 +134,7 @@ impl Images for ImageService {
         let all_names = request.get_ref().all_names;
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
-            images::until_left(&node).await;
+            images::wait_for_release(&node).await;
             let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.remove(&name, all_names, used_by).await
         });
@@ -165,7 +165,7 @@ impl Images for ImageService {
         };
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
-            images::until_left(&node).await;
+            images::wait_for_release(&node).await;
             let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.prune(PruneRules { unused_for, bytes_budget, dry_run }, used_by).await
         });

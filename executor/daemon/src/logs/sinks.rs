@@ -137,7 +137,7 @@ impl Drop for WaitingBytes {
 
 /// State of sending a container's log to one sink.
 #[derive(Debug)]
-pub(crate) struct OutwardLog {
+pub(crate) struct ForwardedLog {
     target: Arc<LogSink>,
     id: ContainerId,
     created_at: Timestamp,
@@ -233,7 +233,7 @@ impl LogSink {
         created_at: Timestamp,
         directory: PathBuf,
         is_over: bool,
-    ) -> Option<OutwardLog> {
+    ) -> Option<ForwardedLog> {
         let place = self.places.start(&plan.id, created_at, is_over)?;
         let followed = Arc::<DeletionState>::default();
         locked(&self.followed).insert(plan.id.clone(), Arc::clone(&followed));
@@ -261,7 +261,7 @@ impl LogSink {
             Encoder::Journald(_) => |_: &[u8]| None,
             Encoder::Syslog(_) => syslog::text,
         };
-        Some(OutwardLog {
+        Some(ForwardedLog {
             target: Arc::clone(self),
             id: plan.id.clone(),
             created_at,
@@ -321,7 +321,7 @@ impl SinkTurn<'_> {
     }
 }
 
-impl OutwardLog {
+impl ForwardedLog {
     /// Returns the container's directory.
     pub(crate) fn directory(&self) -> &Path {
         self.reader.directory()

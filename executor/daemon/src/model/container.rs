@@ -25,7 +25,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::api_error::{ApiError, Kind};
-use crate::model::sources::{SourceChange, SourceNews};
+use crate::model::sources::{SourceChange, SourceUpdate};
 use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
@@ -87,15 +87,15 @@ pub struct Handle {
     /// Permits for connections of clients to ports of a pod.
     pub(crate) connections: Arc<Semaphore>,
     /// Sends changes of the secret sources to the container's task.
-    sources: mpsc::UnboundedSender<SourceNews>,
+    sources: mpsc::UnboundedSender<SourceUpdate>,
     /// Receiver of `sources`, until the task takes it.
-    source_news: Mutex<Option<mpsc::UnboundedReceiver<SourceNews>>>,
+    source_updates: Mutex<Option<mpsc::UnboundedReceiver<SourceUpdate>>>,
 }
 
 impl Handle {
     /// Returns the error for an update whose response was lost. `advice` describes how a client can check whether the
     /// shim applied the update.
-    pub(crate) fn answer_is_lost(&self, advice: &str) -> ApiError {
+    pub(crate) fn response_lost(&self, advice: &str) -> ApiError {
         if self.state().is_none_or(|state| state >= State::Wiping) {
             return shim_is_gone(self.id());
         }
@@ -106,7 +106,7 @@ impl Handle {
     /// Creates the handle of a container with this status. `networks` is changed when the container joins or leaves a
     /// network.
     pub fn new(facts: ContainerStatus, networks: watch::Sender<u64>) -> Self {
-        let (sources, source_news) = mpsc::unbounded_channel();
+        let (sources, source_updates) = mpsc::unbounded_channel();
         Self {
             networks,
             id: facts.plan.id.clone(),
@@ -124,7 +124,7 @@ impl Handle {
             tokens_changed: Notify::new(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             sources,
-            source_news: Mutex::new(Some(source_news)),
+            source_updates: Mutex::new(Some(source_updates)),
         }
     }
 
@@ -297,14 +297,14 @@ impl Handle {
     /// effect if the task has finished.
     pub(crate) async fn report_sources(&self, change: SourceChange) {
         let (done, taken) = oneshot::channel();
-        if self.sources.send(SourceNews { change, done }).is_ok() {
+        if self.sources.send(SourceUpdate { change, done }).is_ok() {
             let _ = timeout(SOURCES_TIMEOUT, taken).await;
         }
     }
 
     /// Returns the receiver of changes of the secret sources; only the first call returns it.
-    pub(crate) fn take_source_news(&self) -> Option<mpsc::UnboundedReceiver<SourceNews>> {
-        locked(&self.source_news).take()
+    pub(crate) fn take_source_news(&self) -> Option<mpsc::UnboundedReceiver<SourceUpdate>> {
+        locked(&self.source_updates).take()
     }
 
     /// Publishes the presence to all watchers.

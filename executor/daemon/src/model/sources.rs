@@ -64,7 +64,7 @@ impl SourceRecord {
 
 /// A change of a container's sources, for the task that drives the container.
 #[derive(Debug)]
-pub(crate) struct SourceNews {
+pub(crate) struct SourceUpdate {
     pub(crate) change: SourceChange,
     /// Notified when the status includes the change.
     pub(crate) done: oneshot::Sender<()>,

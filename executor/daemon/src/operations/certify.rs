@@ -99,7 +99,7 @@ pub(crate) fn for_request(
 
 impl RequestedIdentity {
     /// Runs `act` on the original request, without the added files and variables.
-    pub(crate) fn as_it_came<T>(&self, request: &mut RunRequest, act: impl FnOnce(&RunRequest) -> T) -> T {
+    pub(crate) fn with_original<T>(&self, request: &mut RunRequest, act: impl FnOnce(&RunRequest) -> T) -> T {
         let (files, variables) = (&mut request.volume_mounted_files, &mut request.environment);
         let files = files.split_off(files.len().saturating_sub(3));
         let variables = variables.split_off(variables.len().saturating_sub(self.variables));

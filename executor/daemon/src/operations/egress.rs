@@ -50,7 +50,7 @@ async fn execute(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<C
         ApiError::new(Kind::Exhausted, why)
     })?;
     let answer = link.call_with_fds(ShimCall::UpdateEgress(UpdateEgress {}), &[file.as_fd()]).await;
-    let lost = || handle.answer_is_lost("check egress_generation to see whether the rules were replaced");
+    let lost = || handle.response_lost("check egress_generation to see whether the rules were replaced");
     answer.map_err(|reported| reported.map_or_else(lost, ApiError::from))?;
     let base = record.egress_generation;
     let mut watch = handle.watch();

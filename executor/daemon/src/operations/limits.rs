@@ -78,7 +78,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
         // If the response was lost but the shim applied the limits, the shim reports them, and the capacity is updated.
         handle.facts().iter().for_each(|facts| node.registry.hold(facts));
         return Err(problem.map_or_else(
-            || handle.answer_is_lost("check limits_generation to see whether the limits were replaced"),
+            || handle.response_lost("check limits_generation to see whether the limits were replaced"),
             ApiError::from,
         ));
     }

@@ -34,7 +34,7 @@ async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<Containe
     let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let call = if paused { ShimCall::Pause(protocol::Pause {}) } else { ShimCall::Resume(protocol::Resume {}) };
     let answer = link.call(call).await;
-    let lost = || handle.answer_is_lost("check the field `paused` to see the result");
+    let lost = || handle.response_lost("check the field `paused` to see the result");
     answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
     let mut watch = handle.watch();
     let reported = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.paused != paused);

@@ -27,7 +27,7 @@ pub(crate) async fn reopen(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerSt
         return Err(ApiError::new(Kind::Precondition, why));
     }
     let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
-    let lost = || handle.answer_is_lost("the log file may have been reopened; try again");
+    let lost = || handle.response_lost("the log file may have been reopened; try again");
     let answer = link.call(ShimCall::ReopenLog(ReopenLog {})).await;
     answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
     Ok(facts)

@@ -236,7 +236,7 @@ async fn attempt(
     let answer = link.call_with_fds(call, &[list.as_fd(), contents.0.as_fd()]).await;
     drop(contents);
     answer.map(drop).map_err(|reported| match reported {
-        None => failed(handle.answer_is_lost("check files_generation to see whether the files were replaced")),
+        None => failed(handle.response_lost("check files_generation to see whether the files were replaced")),
         Some(refused) => {
             let retry = match refused.reason() {
                 Reason::Stale => Retry::Stale,

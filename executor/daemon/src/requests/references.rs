@@ -225,7 +225,7 @@ impl Collecting {
                 violations.push(Violation::new(name("provider"), UnknownValue.because(why)));
                 continue;
             };
-            if let Some((part, why)) = config.misfit(reference) {
+            if let Some((part, why)) = config.check_reference(reference) {
                 violations.push(Violation::new(name(part), ViolationReason::InvalidFormat.because(why)));
             }
             let has_login = [&logins, present].iter().any(|logins| logins.get(&reference.provider).is_some());

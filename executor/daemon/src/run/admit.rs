@@ -124,7 +124,7 @@ impl<'a> Validated<'a> {
         let request = &mut *self.received.request;
         match &self.checked.identity {
             None => digest::request_digest(key, request),
-            Some(identity) => identity.as_it_came(request, |request| digest::request_digest(key, request)),
+            Some(identity) => identity.with_original(request, |request| digest::request_digest(key, request)),
         }
     }
 

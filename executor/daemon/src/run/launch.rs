@@ -62,7 +62,7 @@ pub(super) async fn launch(
             Ok((handle, true))
         }
         Ok(Admission::Used(handle)) => same_container(handle, tag),
-        Ok(Admission::PodEnds) => Err(ApiError::pod_unavailable(&pod)),
+        Ok(Admission::PodUnavailable) => Err(ApiError::pod_unavailable(&pod)),
         Ok(Admission::Closed) => Err(node.check_open().err().unwrap_or_else(ApiError::stopping)),
         Ok(Admission::TooManyKept(kept)) => {
             let why = format!(

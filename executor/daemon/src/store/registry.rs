@@ -64,7 +64,7 @@ pub enum Admission {
     /// The id already belongs to this container.
     Used(Arc<Handle>),
     /// The container's pod accepts no members.
-    PodEnds,
+    PodUnavailable,
     /// There are as many containers with `keep_until_deleted` as the operator allows.
     TooManyKept(usize),
     /// The container needs more than its reservation holds.
@@ -168,7 +168,7 @@ impl Registry {
             return Ok(Admission::Closed);
         }
         if facts.plan.member_of().is_some_and(|pod| !inner.takes_members(pod)) {
-            return Ok(Admission::PodEnds);
+            return Ok(Admission::PodUnavailable);
         }
         if facts.plan.keep_until_deleted {
             let kept = inner.containers.values().filter(|handle| handle.is_kept_until_deleted()).count();

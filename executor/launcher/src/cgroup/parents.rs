@@ -19,7 +19,7 @@ use executor_sys::replace::Replacement;
 
 use super::Hierarchies;
 use crate::errors::at;
-use crate::files::{self, absent_is_fine};
+use crate::files::{self, ignore_not_found};
 
 /// File name of the list of created parent cgroups.
 const MADE: &str = "made";
@@ -48,7 +48,7 @@ impl MadeParents {
 
     fn write(&self) -> io::Result<()> {
         if self.paths.is_empty() {
-            return absent_is_fine(fs::remove_file(&self.file));
+            return ignore_not_found(fs::remove_file(&self.file));
         }
         // The paths consist of printable characters.
         let text: String = self.paths.iter().map(|path| format!("{}\n", path.display())).collect();
@@ -60,7 +60,7 @@ impl MadeParents {
         let before = self.paths.len();
         let mut kept = BTreeSet::new();
         for path in std::mem::take(&mut self.paths).into_iter().rev() {
-            let gone = is_removed(&path) && absent_is_fine(fs::remove_dir(&path)).is_ok();
+            let gone = is_removed(&path) && ignore_not_found(fs::remove_dir(&path)).is_ok();
             kept.extend((!gone).then_some(path));
         }
         self.paths = kept;

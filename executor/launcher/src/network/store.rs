@@ -160,7 +160,7 @@ pub(super) fn remove(host: &Host, id: &str, asked: &Capabilities) -> io::Result<
 
 /// Removes a partly written record of a killed process.
 pub(super) fn remove_partial(host: &Host, id: &str) -> io::Result<()> {
-    files::absent_is_fine(fs::remove_file(dir(host).join(format!("{id}{ENDING}{PARTIAL}"))))
+    files::ignore_not_found(fs::remove_file(dir(host).join(format!("{id}{ENDING}{PARTIAL}"))))
 }
 
 /// Removes the files that a killed process created for a container before its record was complete: the partly written
@@ -168,7 +168,7 @@ pub(super) fn remove_partial(host: &Host, id: &str) -> io::Result<()> {
 pub(super) fn remove_unrecorded(host: &Host, id: &str) -> io::Result<()> {
     remove_partial(host, id)?;
     let is_own = |name: &String| name.rsplit_once('.').is_some_and(|(owner, ending)| owner == id && is_port(ending));
-    file_names(host).filter(is_own).try_for_each(|name| files::absent_is_fine(fs::remove_file(dir(host).join(name))))
+    file_names(host).filter(is_own).try_for_each(|name| files::ignore_not_found(fs::remove_file(dir(host).join(name))))
 }
 
 /// Returns true if the suffix of a file name, without its dot, names a port.
@@ -180,7 +180,7 @@ fn is_port(ending: &str) -> bool {
 /// Removes the files that name the published ports of a container.
 pub(super) fn free_ports(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
     for path in port_paths(host, id, asked) {
-        files::absent_is_fine(fs::remove_file(path))?;
+        files::ignore_not_found(fs::remove_file(path))?;
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(super) fn write(
     contents: Option<&Contents>,
     ids: IdMap,
 ) -> io::Result<bool> {
-    let etc = if contents.is_some() { of_lower(lower, ids)? } else { None };
+    let etc = if contents.is_some() { lower_etc_owner(lower, ids)? } else { None };
     let Some((contents, etc)) = contents.zip(etc) else {
         return remove_tree(&upper.join(ETC)).map(|()| false);
     };
@@ -68,7 +68,7 @@ pub(super) fn write(
 }
 
 /// Returns the mode and owner of /etc in the layers. Returns `None` if the files cannot be written before the mount.
-fn of_lower(lower: &[BorrowedFd<'_>], ids: IdMap) -> io::Result<Option<Owned>> {
+fn lower_etc_owner(lower: &[BorrowedFd<'_>], ids: IdMap) -> io::Result<Option<Owned>> {
     let mut topmost = None;
     for layer in lower.iter().rev() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;

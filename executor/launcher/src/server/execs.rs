@@ -118,7 +118,7 @@ impl Server {
     /// Opens the environment that a container keeps. The launcher uses its handle of the container's volume, and does
     /// not read the environment.
     fn environment(&mut self, id: &ContainerId, created_at: u64) -> Result<Stored, Refused> {
-        let shim = self.hear_shim(id).filter(|shim| shim.created_at == Timestamp(created_at));
+        let shim = self.recv_from_shim(id).filter(|shim| shim.created_at == Timestamp(created_at));
         let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| {
             let why = format!("the environment of container {id} is not accessible: the container is exiting");
             Refused::new(Reason::Precondition, why)

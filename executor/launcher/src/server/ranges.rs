@@ -107,7 +107,7 @@ impl Server {
     }
 
     /// Returns true if a launch would find no range, and a shim is cleaning up an exited container.
-    pub(super) fn ids_are_about_to_be_free(&self) -> bool {
+    pub(super) fn is_range_being_released(&self) -> bool {
         let leaving = |shim: &ShimHandle| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
         !self.has_range() && self.shims.values().any(leaving)
     }

@@ -91,11 +91,11 @@ impl Server {
         };
         let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
         if let Some(LauncherCall::Launch(_)) = call {
-            self.hear_shims(); // read refusals first: the client may already request the same id again
+            self.recv_from_shims(); // read refusals first: the client may already request the same id again
             self.claim_for_a_launch();
         }
         let asked = call.ok_or_else(unknown).and_then(|call| {
-            let Some(timeout) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
+            let Some(timeout) = self.shim_wait_limit(&call) else { return Ok(Some((call, fds))) };
             let bare = fds.is_empty();
             let max = if bare { REMOVALS_MAX } else { LAUNCHES_MAX };
             if self.deferred.iter().filter(|other| other.fds.is_empty() == bare).count() >= max {
@@ -119,7 +119,7 @@ impl Server {
     /// descriptors of the others.
     pub(super) fn serve_deferred(&mut self) {
         let is_due = |server: &Self, deferred: &Deferred| {
-            deferred.until <= Instant::now() || server.waits_for_a_shim(&deferred.call).is_none()
+            deferred.until <= Instant::now() || server.shim_wait_limit(&deferred.call).is_none()
         };
         while let Some(index) = self.deferred.iter().position(|deferred| is_due(self, deferred)) {
             let Deferred { client, call, fds, .. } = self.deferred.remove(index);
@@ -129,7 +129,7 @@ impl Server {
 
     /// Returns the time that a request may wait for a shim that is about to listen or exit. Returns `None` if the
     /// request can be executed now.
-    fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
+    fn shim_wait_limit(&self, call: &LauncherCall) -> Option<Duration> {
         let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !is_readable(&shim.pidfd));
         match call {
             // A new shim listens after a moment. A daemon that is accepted earlier would consider the shim lost.
@@ -140,7 +140,7 @@ impl Server {
             // shim is still cleaning up.
             LauncherCall::Launch(launch) => shim(&launch.container_id)
                 .map_or_else(
-                    || self.ids_are_about_to_be_free(),
+                    || self.is_range_being_released(),
                     |shim| shim.lifeline.is_none() || self.has_finished(shim),
                 )
                 .then_some(SHIM_EXIT_TIMEOUT),
@@ -243,8 +243,8 @@ impl Server {
     fn launch(&mut self, launch: Launch, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
-        if self.hear_shim(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
-            self.shim_has_ended(&id);
+        if self.recv_from_shim(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
+            self.finish_shim(&id);
         }
         if self.shims.contains_key(&id) {
             return Err(Refused::new(Reason::Exists, format!("container {id} already exists")));
@@ -335,13 +335,13 @@ impl Server {
         let is_late = |shim: &&ShimHandle| shim.offer.as_ref().is_some_and(|offer| offer.until <= Instant::now());
         let late: Vec<ContainerId> = self.shims.values().filter(is_late).map(|shim| shim.id.clone()).collect();
         for id in late {
-            let Some(shim) = self.hear_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
+            let Some(shim) = self.recv_from_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
             let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // the process may have just exited
             if !readable_by(&shim.pidfd, Instant::now() + EXIT_TIMEOUT).unwrap_or(false) {
                 shim.offer = None; // blocked in the kernel: the watchdog handles it
                 continue;
             }
-            let Some(shim) = self.hear_shim(&id) else { continue };
+            let Some(shim) = self.recv_from_shim(&id) else { continue };
             // If the shim acknowledged at the last moment, it may have changed the container's files. So its exit is
             // handled like the exit of any other shim.
             let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
@@ -373,7 +373,7 @@ impl Server {
                 // The launch has already succeeded for the daemon, so report the failure as a lost shim.
                 let killed = Some(Killed { at: Instant::now(), why: refused.message });
                 self.shims.insert(id.clone(), ShimHandle { killed, ..lost });
-                self.shim_has_ended(&id);
+                self.finish_shim(&id);
             }
         }
     }
@@ -391,7 +391,7 @@ impl Server {
         remove: &RemoveLayer,
         client: ReplyDestination,
     ) -> Result<Option<LauncherAnswer>, Refused> {
-        self.hear_shims();
+        self.recv_from_shims();
         // A shim that is still starting may have no record, and could mount any layer.
         if let Some(shim) = self.shims.values().find(|shim| !shim.listening && !shim.done) {
             return Err(Refused::new(Reason::Busy, format!("the container {} is being created", shim.id)));
@@ -403,7 +403,7 @@ impl Server {
         let id: ContainerId =
             id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         if self.shims.get(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
-            self.shim_has_ended(&id);
+            self.finish_shim(&id);
         }
         if self.host.containers_run().join(id.as_str()).exists() {
             let why = if Dirs::new(&self.host, &id).has_exit() { "is still being removed" } else { "is not completed" };

@@ -20,13 +20,13 @@ const WATCHES: u32 = 6;
 
 impl Server {
     /// Reads pending messages of every shim.
-    pub(super) fn hear_shims(&mut self) {
+    pub(super) fn recv_from_shims(&mut self) {
         let kind = self.volume_kind();
         self.shims.values_mut().for_each(|shim| shim.recv(kind));
     }
 
     /// Reads pending messages of the container's shim, if it has one.
-    pub(super) fn hear_shim(&mut self, id: &ContainerId) -> Option<&mut ShimHandle> {
+    pub(super) fn recv_from_shim(&mut self, id: &ContainerId) -> Option<&mut ShimHandle> {
         let kind = self.volume_kind();
         let shim = self.shims.get_mut(id)?;
         shim.recv(kind);
@@ -43,7 +43,7 @@ impl Server {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
         for id in &ended {
-            self.shim_has_ended(id);
+            self.finish_shim(id);
         }
         if !ended.is_empty()
             && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
@@ -53,10 +53,10 @@ impl Server {
     }
 
     /// Reaps an exited shim, and completes its container if the shim did not.
-    pub(super) fn shim_has_ended(&mut self, id: &ContainerId) {
+    pub(super) fn finish_shim(&mut self, id: &ContainerId) {
         // Completing a container can take a while, and several shims may have exited.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-        self.hear_shim(id); // its last messages may still be unread
+        self.recv_from_shim(id); // its last messages may still be unread
         let Some(shim) = self.shims.remove(id) else { return };
         self.unreaped = true;
         if !is_readable(&shim.pidfd) {
@@ -126,7 +126,7 @@ impl Server {
                 id.as_str(),
                 "the shim was killed but has not exited: cleaning up the container without the shim",
             );
-            self.shim_has_ended(&id);
+            self.finish_shim(&id);
         }
         self.stuck.retain(|stuck| {
             let ended = is_readable(&stuck.pidfd);

@@ -354,7 +354,7 @@ impl RunningSteps {
             StepOrder::CancelTransfer(transfer) => return self.transferred(transfer, TransferEnd::Cancelled, site),
             StepOrder::Expire(timer, after) => self.timers.push((Instant::now() + after, timer)),
             StepOrder::Clear(text) => {
-                site.log.own_words(&text);
+                site.log.executor_message(&text);
                 let (record, hierarchies) = (site.record, &site.host.hierarchies);
                 let init = record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
                 if let Err(error) = hierarchies.kill_all_but(init, &record.cgroup, LEFTOVERS_EXIT_TIMEOUT) {
@@ -476,7 +476,7 @@ impl RunningSteps {
         self.wipe_copy(index, site);
         self.processes.remove(&index);
         self.ended.insert(index);
-        site.log.own_words(why);
+        site.log.executor_message(why);
         let why = site.log.masked(why);
         self.steps.ended(index, RunEnd::NotStarted { why, errno }, now())
     }

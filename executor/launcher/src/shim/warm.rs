@@ -125,7 +125,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, input: WarmInput, lifeline:
     match wait(&lifeline, &warm) {
         Ok(Some((call, fds))) => {
             match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, heartbeat))) {
-                Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(warm), signals)),
+                Ok(launch) => super::run_container(host, filter, launch, lifeline, (Some(warm), signals)),
                 Err(error) => {
                     log::line(Level::Error, "", format_args!("a warm container received no launch: {error}"));
                     warm.discard(host);

@@ -46,7 +46,7 @@ impl Premade {
         dirs.make_shared_dir(&dirs.state)?;
         let records = [dirs.open_new(&dirs.record_ahead())?, dirs.open_new(&dirs.record())?];
         let opened = PremadeFiles { log: dirs.open_new(&dirs.log())?, listener: dirs.listen()? };
-        dirs.keep_room_ahead()?;
+        dirs.reserve_default_exit_space()?;
         dirs.private(&dirs.staging())?;
         let (upper, work) = dirs.layers();
         dirs.private(&upper)?;
@@ -64,7 +64,7 @@ impl Premade {
     pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<PremadeFiles> {
         let bytes = serde_json::to_vec(record)?;
         if Dirs::exit_room(record, bytes.len()) > EXIT_ROOM_AHEAD {
-            self.dirs.keep_more_room(record)?;
+            self.dirs.grow_exit_space(record)?;
         }
         for mut file in self.records {
             file.write_all(&bytes).map_err(|error| at(&dirs.state, &error))?;

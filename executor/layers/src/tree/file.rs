@@ -149,7 +149,7 @@ impl Tree {
             (_, _) if walked.hidden => return Err(refused("which does not exist")),
             _ => {
                 let names: Vec<&[u8]> = walked.path.iter().map(Vec::as_slice).chain([*last]).collect();
-                let copied = self.bring_up(&names, most)?.ok_or_else(|| refused("which does not exist"))?;
+                let copied = self.copy_up(&names, most)?.ok_or_else(|| refused("which does not exist"))?;
                 (self.parent(&names)?.0, copied)
             }
         };
@@ -173,7 +173,7 @@ impl Tree {
 
     /// Copies an entry from the lower layers into this layer, with all its attributes. Returns the number of copied
     /// bytes, or `None` if there is no such entry.
-    fn bring_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
+    fn copy_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
         let full = joined(path);
         let failed = || format!("cannot copy `{}` from the lower layers", shown(&full));
         let Some((dir, name, stat)) = self.parents.find(&full).context(failed)? else { return Ok(None) };

@@ -33,8 +33,8 @@ use executor_sys::mount::reconfigure;
 use rustix::fs::{AtFlags, RenameFlags, readlinkat, renameat, renameat_with, statat, unlinkat};
 
 use super::{
-    Access, DIRECTORY, Owner, Pass, Receipt, Volume, absent_is_fine, generations, make_dir, make_generation, make_link,
-    open_dir, shown, write_file,
+    Access, DIRECTORY, Owner, Pass, Receipt, Volume, generations, ignore_not_found, make_dir, make_generation,
+    make_link, open_dir, shown, write_file,
 };
 
 /// Temporary name of the new link to the current generation.
@@ -103,7 +103,7 @@ impl Volume {
     /// Returns an error if a file could not be overwritten; remaining files are wiped with the whole volume.
     pub fn wipe_replaced(&self, replaced: &Replaced) -> io::Result<Receipt> {
         let mut receipt = Receipt::default();
-        let wiped = replaced.0.iter().try_for_each(|path| absent_is_fine(self.wipe_below(path, &mut receipt)));
+        let wiped = replaced.0.iter().try_for_each(|path| ignore_not_found(self.wipe_below(path, &mut receipt)));
         self.release();
         wiped.map(|()| receipt)
     }
@@ -275,7 +275,7 @@ impl<'a> Rotation<'a> {
     fn link_again(&self, mount: usize, before: &Path) -> io::Result<()> {
         let top = self.volume.top(mount)?;
         if readlinkat(&top, IN_FORCE, Vec::new())?.as_bytes() != before.as_os_str().as_encoded_bytes() {
-            absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
+            ignore_not_found(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
             let above = rustix::fs::fstat(&top)?;
             let owner = Owner { uid: above.st_uid, gid: above.st_gid };
             make_link(before, top.as_fd(), DATA_NEW.as_ref(), owner)?;
@@ -308,15 +308,15 @@ impl<'a> Rotation<'a> {
     }
 
     fn wipe_beside(&self, mount: usize) -> io::Result<()> {
-        let wipe = |path: PathBuf| absent_is_fine(self.volume.wipe_below(&path, &mut Receipt::default()));
+        let wipe = |path: PathBuf| ignore_not_found(self.volume.wipe_below(&path, &mut Receipt::default()));
         wipe(self.links(mount)).and(wipe(self.beside(mount)))
     }
 
     fn discard_directory(&self, mount: usize) -> io::Result<()> {
         let top = self.volume.top(mount)?;
-        absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
+        ignore_not_found(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
         let generation = generations(mount).join(self.name());
-        absent_is_fine(self.volume.wipe_below(&generation, &mut Receipt::default()))?;
+        ignore_not_found(self.volume.wipe_below(&generation, &mut Receipt::default()))?;
         self.prune(mount)
     }
 

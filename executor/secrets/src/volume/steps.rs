@@ -24,7 +24,7 @@ use executor_core::plan::FILE_MODE;
 use super::inputs::Stored;
 use super::wipe::Receipt;
 use super::{
-    Access, DIRECTORY, Owner, PASSAGE, Pass, READ_ONLY, ROOT, Volume, absent_is_fine, make_dir, make_generation,
+    Access, DIRECTORY, Owner, PASSAGE, Pass, READ_ONLY, ROOT, Volume, ignore_not_found, make_dir, make_generation,
     make_link, write_file,
 };
 
@@ -162,7 +162,7 @@ impl Volume {
     /// # Errors
     /// Returns the same errors as [`Volume::wipe`].
     pub fn wipe_step_payload(&self, process: usize) -> io::Result<()> {
-        absent_is_fine(self.wipe_below(&place(process).join(PAYLOAD), &mut Receipt::default()))
+        ignore_not_found(self.wipe_below(&place(process).join(PAYLOAD), &mut Receipt::default()))
     }
 
     /// Wipes the remaining secrets of a step.
@@ -170,7 +170,7 @@ impl Volume {
     /// # Errors
     /// Returns the same errors as [`Volume::wipe`].
     pub fn wipe_step(&self, process: usize, receipt: &mut Receipt) -> io::Result<()> {
-        let wiped = absent_is_fine(self.wipe_below(&place(process), receipt));
+        let wiped = ignore_not_found(self.wipe_below(&place(process), receipt));
         self.release();
         wiped
     }

@@ -31,7 +31,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Volume, absent_is_fine, open_dir};
+use super::{Volume, ignore_not_found, open_dir};
 
 /// Maximum directory depth of a recursive descent, as each level costs descriptors and stack. Deeper directories are
 /// moved up first.
@@ -156,7 +156,7 @@ impl<'a> WipeWalk<'a> {
     fn through(&mut self, way: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         let mut result = way(self);
         while let Some(name) = self.moved.pop() {
-            result = result.and(absent_is_fine(wipe_entry(self.top, name.as_ref(), self, 0)));
+            result = result.and(ignore_not_found(wipe_entry(self.top, name.as_ref(), self, 0)));
         }
         result
     }
@@ -187,7 +187,7 @@ fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut WipeWalk<'_>, depth: usize) -> io::R
             continue;
         }
         let wiped = wipe_entry(dir, Path::new(OsStr::from_bytes(name.to_bytes())), walk, depth);
-        result = result.and(absent_is_fine(wiped)); // another process removed it
+        result = result.and(ignore_not_found(wiped)); // another process removed it
     }
     result
 }

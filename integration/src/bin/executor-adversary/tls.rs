@@ -132,7 +132,7 @@ async fn delayed(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unp
 }
 
 /// Forwards one connection at a time to the daemon with [`ONE_WAY_DELAY`] in each direction, from a loopback address.
-async fn far_away(listener: TcpListener, from: Ipv4Addr, to: SocketAddr) {
+async fn delay_proxy(listener: TcpListener, from: Ipv4Addr, to: SocketAddr) {
     while let Ok((client, _)) = listener.accept().await {
         // The daemon accepts when the client's bytes arrive, or just before.
         sleep(ONE_WAY_DELAY * 2).await;
@@ -171,7 +171,7 @@ fn flooded(more: &str) -> anyhow::Result<(usize, f64)> {
             tls.daemon.api.spawn(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await?;
                 let address = listener.local_addr()?.to_string();
-                let way = tokio::spawn(far_away(listener, Ipv4Addr::new(127, 200, 0, number), to));
+                let way = tokio::spawn(delay_proxy(listener, Ipv4Addr::new(127, 200, 0, number), to));
                 let served = is_served(&address, &files).await;
                 way.abort();
                 anyhow::Ok(served)

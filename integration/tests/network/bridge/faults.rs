@@ -121,7 +121,7 @@ fn next_start_mends_a_network() {
 /// The launch of a warm container that is already on the network also repairs the network.
 #[test]
 fn warm_container_mends_its_network() {
-    if integration::warm_pool::are_on() {
+    if integration::warm_pool::is_enabled() {
         assert_mended("[warm_pool]\nnetwork = \"bridge\"\n");
     }
 }

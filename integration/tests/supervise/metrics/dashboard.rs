@@ -79,7 +79,7 @@ fn queries() -> Vec<(String, String)> {
     targets.collect()
 }
 
-fn happenings(daemon: &Daemon, round: usize) {
+fn run_all_outcomes(daemon: &Daemon, round: usize) {
     let id = |name: &str| format!("{name}-{round}");
     daemon.api.run_to_end(sh("echo hello").file("a/b", b"x").id(&id("good")));
     daemon.api.run_to_end(program("/missing", &[]).id(&id("missing")));
@@ -104,10 +104,10 @@ fn every_dashboard_panel_has_prometheus_data() {
         let found = query("count_over_time(executor_build_info[1m])")?;
         found.first()?["value"][1].as_str()?.parse::<u32>().ok()
     };
-    happenings(&daemon, 0);
+    run_all_outcomes(&daemon, 0);
     let before = samples().unwrap_or(0);
     wait::until("two more scrapes were made", || samples().filter(|count| *count >= before + 2));
-    happenings(&daemon, 1);
+    run_all_outcomes(&daemon, 1);
     let all = queries();
     assert!(all.len() > 20, "control failed: only {} queries were found", all.len());
     let counts_disks = daemon.api.info().cgroups == "v2";

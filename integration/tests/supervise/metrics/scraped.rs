@@ -84,7 +84,7 @@ fn open_metrics(text: &str) -> Result<(), String> {
 
 /// Runs containers with all kinds of outcomes: success, failure, a missing program, a running container with updated
 /// files, and a container with a limited log. All of them have secrets.
-fn happenings(daemon: &Daemon) {
+fn run_all_outcomes(daemon: &Daemon) {
     let api = &daemon.api;
     let secret = |request: executor_proto::v1::RunRequest| {
         request.file("db/password", CANARY.as_bytes()).secret_env("PASSWORD", CANARY).unmasked()
@@ -102,7 +102,7 @@ fn happenings(daemon: &Daemon) {
 #[test]
 fn every_metric_is_documented_and_correct() {
     let daemon = daemon("containers = \"on\"\nlabels = [\"team\"]");
-    happenings(&daemon);
+    run_all_outcomes(&daemon);
     let text = wait::until("starts and the rotation are counted, and exited containers hold nothing", || {
         let text = scrape(&daemon, "text/plain");
         let is = |series: &str, number: f64| value(&text, series) == Some(number);

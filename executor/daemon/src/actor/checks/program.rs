@@ -48,7 +48,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         Ok(Err(problem)) if problem.kind == Kind::Precondition => {
             return failed(format!("cannot be executed: {}", problem.message));
         }
-        Ok(Err(_)) | Err(_) => return CheckRun::from_outcome(CheckOutcome::NotMade),
+        Ok(Err(_)) | Err(_) => return CheckRun::from_outcome(CheckOutcome::NotRun),
     };
     let mut output = Output::default();
     // The supervisor kills the program and its descendants at the limit.
@@ -65,7 +65,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         Ok(ProgramEnd::WroteTooMuch) => {
             CheckOutcome::Failed(format!("`{}` wrote more than {WRITTEN_MAX} bytes", probe.path))
         }
-        Ok(ProgramEnd::Lost) => CheckOutcome::NotMade,
+        Ok(ProgramEnd::Lost) => CheckOutcome::NotRun,
         Ok(ProgramEnd::TimedOut) | Err(_) => {
             CheckOutcome::Failed(format!("`{}` timed out after {}", probe.path, words_of(limit)))
         }

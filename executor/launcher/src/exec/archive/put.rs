@@ -81,18 +81,18 @@ impl UnpackTarget {
         let damaged = |error: TarError| ArchiveFailure(error.to_string());
         while let Some(entry) = reader.next_entry().map_err(damaged)? {
             let path = names(&entry.path).ok_or_else(|| outside(&entry.path))?;
-            self.mark_but_above(&path);
+            self.set_metadata_except_above(&path);
             match self.entry(&path, &entry, &mut reader) {
                 Ok(()) => {
                     self.done.entries += 1;
                     self.done.bytes += entry.size;
                 }
                 Err(Err(error)) => return Err(damaged(error)),
-                Err(Ok(error)) if is_of_all(&error) => return Err(ArchiveFailure::new(&self.path.join(&path), error)),
+                Err(Ok(error)) if is_fatal(&error) => return Err(ArchiveFailure::new(&self.path.join(&path), error)),
                 Err(Ok(error)) => self.left_out.add(&self.path.join(&path), error),
             }
         }
-        self.mark_but_above(Path::new(""));
+        self.set_metadata_except_above(Path::new(""));
         self.left_out.into_result()?;
         let reported = own(rustix::stdio::stdout())
             .and_then(|mut stdout| io::Write::write_all(&mut stdout, &self.done.encode_to_vec()));
@@ -234,7 +234,7 @@ impl UnpackTarget {
     }
 
     /// Sets the permissions and times of new directories, the deepest first, except of directories that contain `path`.
-    fn mark_but_above(&mut self, path: &Path) {
+    fn set_metadata_except_above(&mut self, path: &Path) {
         while let Some((made, mode, mtime)) = self.unmarked.pop_if(|(made, ..)| !path.starts_with(made)) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let marked =
@@ -266,7 +266,7 @@ fn make(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 }
 
 /// Returns true if the error would occur for all further entries, too.
-fn is_of_all(error: &io::Error) -> bool {
+fn is_fatal(error: &io::Error) -> bool {
     use io::ErrorKind::{OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), OutOfMemory | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
         || error.raw_os_error() == Some(libc::EIO)

@@ -22,7 +22,7 @@ const PASSED: &[u8] = b"file";
 pub(crate) struct HelperFailure(pub(crate) String, pub(crate) io::Error);
 
 /// Reason why a helper did not complete its work.
-pub(crate) enum NotDone {
+pub(crate) enum HelperError {
     Failed {
         /// errno, or 0 if there is none.
         errno: i32,
@@ -34,7 +34,7 @@ pub(crate) enum NotDone {
 }
 
 /// Runs `act` in a helper and returns its result, which may be empty.
-pub(crate) fn run(act: impl FnOnce() -> Result<Vec<u8>, HelperFailure>) -> Result<Vec<u8>, NotDone> {
+pub(crate) fn run(act: impl FnOnce() -> Result<Vec<u8>, HelperFailure>) -> Result<Vec<u8>, HelperError> {
     run_passing(|_| act(), drop)
 }
 
@@ -42,8 +42,8 @@ pub(crate) fn run(act: impl FnOnce() -> Result<Vec<u8>, HelperFailure>) -> Resul
 pub(crate) fn run_passing(
     act: impl FnOnce(&mut Pass<'_>) -> Result<Vec<u8>, HelperFailure>,
     take: impl FnMut(OwnedFd),
-) -> Result<Vec<u8>, NotDone> {
-    let failed = |what: &str, error: &io::Error| NotDone::Failed {
+) -> Result<Vec<u8>, HelperError> {
+    let failed = |what: &str, error: &io::Error| HelperError::Failed {
         errno: error.raw_os_error().unwrap_or(0),
         words: format!("{what}: {}", plain(error)),
     };
@@ -81,7 +81,7 @@ pub(crate) fn run_passing(
     };
     drop(ours); // unblocks a helper that still passes a file
     match (process::wait_for(helper).map_err(|error| failed("cannot wait for the helper", &error))?, received) {
-        (ChildExit::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
+        (ChildExit::Signal(libc::SIGKILL), _) => Err(HelperError::Killed),
         (_, Err(error)) => Err(failed("cannot receive files from the helper", &error)),
         (ChildExit::Code(0), Ok(received)) => {
             reported.truncate(received.map_or(0, |(length, _)| length));
@@ -90,27 +90,27 @@ pub(crate) fn run_passing(
         (_, Ok(Some((length, _)))) if length > 4 => {
             let (errno, words) = reported[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b""));
             let words = String::from_utf8_lossy(words).into_owned();
-            Err(NotDone::Failed { errno: i32::from_le_bytes(*errno), words })
+            Err(HelperError::Failed { errno: i32::from_le_bytes(*errno), words })
         }
         (ended, _) => {
-            Err(NotDone::Failed { errno: 0, words: format!("a helper process exited unexpectedly ({ended})") })
+            Err(HelperError::Failed { errno: 0, words: format!("a helper process exited unexpectedly ({ended})") })
         }
     }
 }
 
-impl NotDone {
+impl HelperError {
     /// Returns true if the helper failed because the cgroup to which its pages are charged is out of memory.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Killed | Self::Failed { errno: libc::ENOMEM, .. })
     }
 }
 
-impl From<NotDone> for Refused {
-    fn from(not_done: NotDone) -> Self {
-        match not_done {
-            NotDone::Killed => Self::new(Reason::Internal, "a helper was killed"),
-            NotDone::Failed { errno: libc::ENOSPC | libc::ENOMEM, words } => Self::new(Reason::Exhausted, words),
-            NotDone::Failed { words, .. } => crate::errors::failed_by(words),
+impl From<HelperError> for Refused {
+    fn from(error: HelperError) -> Self {
+        match error {
+            HelperError::Killed => Self::new(Reason::Internal, "a helper was killed"),
+            HelperError::Failed { errno: libc::ENOSPC | libc::ENOMEM, words } => Self::new(Reason::Exhausted, words),
+            HelperError::Failed { words, .. } => crate::errors::failed_by(words),
         }
     }
 }

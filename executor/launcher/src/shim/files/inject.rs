@@ -35,7 +35,7 @@ use executor_sys::mount::{self, Follow, open_dir, open_in_root};
 use executor_sys::process;
 use rustix::fs::{Mode, OFlags};
 
-use super::helper::{self, HelperFailure, NotDone};
+use super::helper::{self, HelperError, HelperFailure};
 use super::sysctls::{self, Settings};
 use crate::devices;
 use crate::errors::failed;
@@ -138,11 +138,11 @@ impl Injection<'_> {
                 }
             },
         );
-        let reported = reported.map_err(|not_done| match not_done {
-            NotDone::Failed { ref words, .. } if words.starts_with(sysctls::FAILED) => {
+        let reported = reported.map_err(|error| match error {
+            HelperError::Failed { ref words, .. } if words.starts_with(sysctls::FAILED) => {
                 Refused::from_fields(Reason::Precondition, &[Violation::new("sysctls", words)])
             }
-            NotDone::Failed { errno: libc::ELOOP | libc::ENOTDIR | libc::ENOENT, ref words }
+            HelperError::Failed { errno: libc::ELOOP | libc::ENOTDIR | libc::ENOENT, ref words }
                 if self.prepared.mounts.iter().any(|mount| self.is_shared(&mount.target)) =>
             {
                 Refused::new(
@@ -150,8 +150,8 @@ impl Injection<'_> {
                     format!("{words}; another member of the pod may have changed the volume"),
                 )
             }
-            not_done if not_done.is_out_of_memory() => self.too_small(),
-            not_done => not_done.into(),
+            error if error.is_out_of_memory() => self.too_small(),
+            error => error.into(),
         })?;
         match (self.plan.token_file(), TokenDigest::from_bytes(&reported)) {
             (Some(_), None) => {

@@ -31,7 +31,7 @@ use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, open_dir};
 use executor_sys::process;
 
-use super::helper::{self, HelperFailure, NotDone};
+use super::helper::{self, HelperError, HelperFailure};
 use super::inject::{copy_contents, decode_contents, ownership};
 use crate::errors::failed;
 use crate::finish::now;
@@ -259,11 +259,11 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
         |pass| write(host, record, update, &rotation, contents, pass).map(|()| Vec::new()),
         |file| volume.hold(file),
     );
-    if let Err(not_done) = written {
-        let killed = host.hierarchies.oom_kills(&record.cgroup) > kills && matches!(not_done, NotDone::Killed);
+    if let Err(error) = written {
+        let killed = host.hierarchies.oom_kills(&record.cgroup) > kills && matches!(error, HelperError::Killed);
         ready.remains.rotated.helpers_killed += u64::from(killed);
         discard(id, rotation);
-        return Err(if not_done.is_out_of_memory() { no_memory(record, new) } else { not_done.into() });
+        return Err(if error.is_out_of_memory() { no_memory(record, new) } else { error.into() });
     }
     // Mask the new values before the process can print them. Stop if masking fails.
     let masked = announce(&mut ready.watch, &mut ready.log, validated, contents);
@@ -409,7 +409,7 @@ pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<()
         let why = format!("the container's record would be {size} bytes; the maximum is {RECORD_MAX}");
         return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("files", why)]));
     }
-    ready.remains.dirs.keep_more_room(record).map_err(|error| failed("cannot reserve space for the record", &error))
+    ready.remains.dirs.grow_exit_space(record).map_err(|error| failed("cannot reserve space for the record", &error))
 }
 
 /// Grows the volume so that it can hold another generation in addition to its contents.

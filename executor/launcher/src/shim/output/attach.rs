@@ -2,7 +2,7 @@
 //! and one client may send its input.
 //!
 //! A lossless client acts like the reader of a pipe: while it does not read, no more output is read from the process
-//! ([`Attached::holds_up`]). The process blocks when its pipes are full. A process whose run requested to await a
+//! ([`Attached::blocks_output`]). The process blocks when its pipes are full. A process whose run requested to await a
 //! reader is blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still
 //! served. If a client disconnects, the process continues. If a client's daemon has exited, the shim also waits for the
 //! client for [`RETURN_TIME`], and the client resumes at its position.
@@ -248,7 +248,7 @@ impl Attached {
 
     /// Returns true if no output may be read from the process, because a lossless client has too much unread output or
     /// a reader is awaited and the window is full.
-    pub(crate) fn holds_up(&self) -> bool {
+    pub(crate) fn blocks_output(&self) -> bool {
         let full = |place| self.window.cost_from(place) >= QUEUE_MAX;
         self.awaited.is_some() && full(self.window.start())
             || self.clients.iter().any(|client| client.lossless && full(client.next))
@@ -307,7 +307,7 @@ impl Attached {
                 if !hung_up(&client.socket) {
                     return true;
                 }
-                hear_the_last(client);
+                drain_disconnected(client);
                 return false;
             }
             match client.socket.recv(&mut *buffer) {
@@ -407,7 +407,7 @@ fn client_is_gone(client: &AttachedClient) -> Option<Absent> {
 
 /// Searches the unread messages of a disconnected client for the report that it does not return. Unread input is
 /// dropped, because the process does not read it.
-fn hear_the_last(client: &mut AttachedClient) {
+fn drain_disconnected(client: &mut AttachedClient) {
     let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
         client.left |= ToShim::from_mark(buffer[0]) == Some(ToShim::Leave);

@@ -265,20 +265,20 @@ impl Log {
 
     /// Registers the process's output for one iteration of a loop, unless a client blocks the output.
     pub(crate) fn register_output<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
-        let pipes = if self.attached.holds_up() { &[] } else { &self.pipes[..] };
+        let pipes = if self.attached.blocks_output() { &[] } else { &self.pipes[..] };
         pipes.iter().for_each(|pipe| events.read(pipe.file.as_fd(), token));
     }
 
     /// Reads some of the available output of each stream, unless a client blocks the output.
     pub(crate) fn pump(&mut self) {
-        if !self.attached.holds_up() {
+        if !self.attached.blocks_output() {
             self.take_some(|_| true);
         }
     }
 
     /// Reads all output that a process of a tree of actions has written, unless a client blocks the output.
     pub(crate) fn drain(&mut self, process: usize) {
-        while !self.attached.holds_up() && self.take_some(|of| of == Some(process)) {}
+        while !self.attached.blocks_output() && self.take_some(|of| of == Some(process)) {}
     }
 
     /// Reads all remaining output, even if a client blocks the output. Called when no more output will be written.
@@ -420,7 +420,7 @@ impl Log {
     }
 
     /// Logs a message of the executor, on the executor's stream.
-    pub(crate) fn own_words(&mut self, words: &str) {
+    pub(crate) fn executor_message(&mut self, words: &str) {
         let source = Rc::clone(&self.source);
         self.write_message(Stream::Executor, &source.name, words);
     }
@@ -518,7 +518,7 @@ impl Log {
         if let Some(error) = error {
             let why = format!("output is missing in the log file {}: {}", copy.path().display(), plain(&error));
             log::line(Level::Warning, &self.id, &why);
-            self.own_words(&why); // does not recurse further: the next failure has no error to report
+            self.executor_message(&why); // does not recurse further: the next failure has no error to report
         }
     }
 

@@ -58,10 +58,10 @@ pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Re
     }
     let main = ready.record.plan.main();
     let keeps_output = !main.is_some_and(|main| main.suppress_log_output);
-    ready.log.own_words(reason);
+    ready.log.executor_message(reason);
     for CheckOutput { log_source, text } in outputs.iter().filter(|output| keeps_output && !output.text.is_empty()) {
         match &**log_source {
-            "" => ready.log.own_words(text),
+            "" => ready.log.executor_message(text),
             source => ready.log.write_message(Stream::Executor, source, text),
         }
     }
@@ -81,7 +81,7 @@ pub(crate) fn log_health(health: NoteHealth, ready: &mut Ready) -> Result<(), Re
     }
     let is_present = ready.record.restarts.as_ref().is_none_or(|restarts| restarts.count == run);
     if is_present && ready.record.state == State::Running {
-        ready.log.own_words(if healthy {
+        ready.log.executor_message(if healthy {
             "Container became healthy"
         } else {
             "Starting health monitoring of container"

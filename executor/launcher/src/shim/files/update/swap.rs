@@ -18,7 +18,7 @@ use executor_sys::process;
 use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::errors::failed;
-use crate::shim::files::helper::{self, HelperFailure, NotDone};
+use crate::shim::files::helper::{self, HelperError, HelperFailure};
 
 pub(super) struct Swap<'a> {
     pub(super) volume: &'a Volume,
@@ -75,11 +75,11 @@ impl Swap<'_> {
             }
             then().map(|()| Vec::new())
         };
-        helper::run(act).map(drop).map_err(|not_done| match not_done {
-            NotDone::Failed { errno: libc::ENOENT | libc::ENOTDIR | libc::ELOOP, words } => {
+        helper::run(act).map(drop).map_err(|error| match error {
+            HelperError::Failed { errno: libc::ENOENT | libc::ENOTDIR | libc::ELOOP, words } => {
                 Refused::new(Reason::Precondition, format!("the container has moved the mounted files: {words}"))
             }
-            not_done => not_done.into(),
+            error => error.into(),
         })
     }
 }

@@ -85,7 +85,7 @@ fn the_backlog_is_bounded() {
     for byte in 0..100 {
         attached.output(Stream::Stdout, &[byte; 4096]);
     }
-    assert!(!attached.holds_up());
+    assert!(!attached.blocks_output());
     let got = received(&client(&mut attached, &WATCH).unwrap());
     assert!(got.len() as u64 <= BACKLOG_MAX + ATTACHED_PACKET_MAX as u64 && got.len() as u64 >= BACKLOG_MAX);
     assert_eq!(got.last(), Some(&99));
@@ -102,7 +102,7 @@ fn slow_client_misses_output_or_blocks_process() {
         attached.output(Stream::Stdout, &numbered(written..written + 10_000));
         written += 10_000;
         read += drained(&mut attached, &reader).0.len();
-        assert!(!attached.holds_up());
+        assert!(!attached.blocks_output());
     }
     assert_eq!(read as u64, written, "a client that reads receives all output");
     assert!(attached.window.cost_from(0) <= QUEUE_MAX, "output that a slow client missed is not kept");
@@ -114,7 +114,7 @@ fn slow_client_misses_output_or_blocks_process() {
 
     let lossless = client(&mut attached, &LOSSLESS).unwrap();
     let from = written;
-    while !attached.holds_up() {
+    while !attached.blocks_output() {
         attached.output(Stream::Stdout, &numbered(written..written + 10_000));
         written += 10_000;
         assert!(written - from < 2 << 20);
@@ -123,7 +123,7 @@ fn slow_client_misses_output_or_blocks_process() {
     assert!(!attached.is_settled());
     let (got, positions) = drained(&mut attached, &lossless);
     assert!(got == numbered(from..written) && positions == [(from, 0)]);
-    assert!(!attached.holds_up() && !attached.is_settled(), "the client has not confirmed all output");
+    assert!(!attached.blocks_output() && !attached.is_settled(), "the client has not confirmed all output");
     lossless.send(b"q", &[]).unwrap();
     drop(lossless);
     attached.poll_clients();
@@ -134,12 +134,12 @@ fn slow_client_misses_output_or_blocks_process() {
 fn disconnected_reader_does_not_block_process() {
     let mut attached = Attached::default();
     let gone = client(&mut attached, &LOSSLESS).unwrap();
-    while !attached.holds_up() {
+    while !attached.blocks_output() {
         attached.output(Stream::Stdout, &[b'x'; 10_000]);
     }
     drop(gone);
     attached.poll_clients();
-    assert!(!attached.holds_up() && attached.clients.is_empty() && attached.is_settled());
+    assert!(!attached.blocks_output() && attached.clients.is_empty() && attached.is_settled());
     assert_eq!(attached.window.cost_from(0), 0, "no output is kept without a client");
 }
 
@@ -149,26 +149,29 @@ fn awaited_reader_receives_all_output() {
     let mut attached = Attached::default();
     attached.await_reader();
     let mut written = 0;
-    while !attached.holds_up() {
+    while !attached.blocks_output() {
         attached.output(Stream::Stdout, &numbered(written..written + 7000));
         written += 7000;
         assert!(written < 1 << 20);
     }
     let watcher = client(&mut attached, &WATCH).unwrap();
     assert!(drained(&mut attached, &watcher).0 == numbered(0..written));
-    assert!(attached.holds_up() && attached.due().is_some(), "a client that only watches is not the awaited reader");
+    assert!(
+        attached.blocks_output() && attached.due().is_some(),
+        "a client that only watches is not the awaited reader"
+    );
     attached.finish();
     assert!(!attached.is_settled());
     let reader = client(&mut attached, &LOSSLESS).unwrap();
-    assert!(drained(&mut attached, &reader).0 == numbered(0..written) && !attached.holds_up());
+    assert!(drained(&mut attached, &reader).0 == numbered(0..written) && !attached.blocks_output());
 
     let mut nobody = Attached::default();
     nobody.await_reader();
     nobody.output(Stream::Stdout, &numbered(0..1 << 20));
-    assert!(nobody.holds_up());
+    assert!(nobody.blocks_output());
     nobody.awaited = Some(Instant::now());
     nobody.poll_clients();
-    assert!(!nobody.holds_up() && nobody.is_settled() && nobody.window.cost_from(0) == 0);
+    assert!(!nobody.blocks_output() && nobody.is_settled() && nobody.window.cost_from(0) == 0);
 }
 
 /// If a daemon exits, output in flight is lost, and its client resumes after the last byte that it received.
@@ -186,7 +189,7 @@ fn client_resumes_after_last_received_byte() {
     got.truncate(got.len() - 777_777); // in flight when the daemon exited
     drop(first);
     attached.poll_clients();
-    while !attached.holds_up() {
+    while !attached.blocks_output() {
         attached.output(Stream::Stderr, &numbered(written..written + 30_000));
         written += 30_000;
     }

@@ -62,7 +62,8 @@ impl Admitted {
                 dirs.write_first_record(&record)
                     .map_err(|error| failed("cannot write the container's record", &error))?;
                 let listener = dirs.listen().map_err(|error| failed("cannot create the control socket", &error))?;
-                dirs.keep_room(&record).map_err(|error| failed("cannot reserve space for the record", &error))?;
+                dirs.reserve_exit_space(&record)
+                    .map_err(|error| failed("cannot reserve space for the record", &error))?;
                 (listener, None)
             }
         };
