@@ -7,7 +7,7 @@
 //!  images/ingest/                     partial blobs, archives being imported
 //! ```
 //! A record is written last, after everything that it refers to. Files in `ingest` are not used before they are
-//! verified from their first byte. So a crash leaves at most unused files, which [`crate::prune`] removes.
+//! verified from their first byte. Therefore, a crash leaves at most unused files, which [`crate::prune`] removes.
 
 pub(crate) mod files;
 pub(crate) mod ingest;
@@ -69,7 +69,7 @@ impl Drop for StoreHold {
 }
 
 impl Store {
-    /// Opens the store and creates missing directories. On a full disk they are created later, when they are needed.
+    /// Opens the store and creates missing directories. On a full disk, the directories are created later, when needed.
     /// Corrupt records are removed and otherwise ignored.
     pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
         for sub in ["", "records", "documents", "layers", "ingest"] {
@@ -186,9 +186,9 @@ impl Store {
     ) -> Result<ImageRecord, ImageError> {
         let mut inner = locked(&self.inner);
         for (digest, bytes) in [(&record.digest, manifest), (&record.config_digest, configuration)] {
-            let path = self.document_path(digest);
-            if !path.is_file() {
-                files::replace(&path, bytes, true)?;
+            // A corrupt document is replaced as well.
+            if self.document(digest).is_err() {
+                files::replace(&self.document_path(digest), bytes, true)?;
             }
         }
         if let Some(before) = inner.images.get(&record.digest) {
@@ -247,14 +247,16 @@ impl Store {
         files::replace(&self.record_path(&record.digest), &json, durable)
     }
 
-    /// Removes an image record, unless the image is about to be used. The layers then become [orphans](Self::orphans).
+    /// Removes an image record; the layers then become [orphans](Self::orphans). Returns false if the image is held.
     pub(crate) fn remove_image(&self, digest: &Digest) -> Result<bool, ImageError> {
         let mut inner = locked(&self.inner);
         if inner.images_held.contains_key(digest) {
             return Ok(false);
         }
+        if inner.images.contains_key(digest) {
+            files::remove_durably(&self.record_path(digest))?;
+        }
         let Some(record) = inner.images.remove(digest) else { return Ok(true) };
-        files::remove_durably(&self.record_path(digest))?;
         let shared = |config: &Digest| inner.images.values().any(|other| other.config_digest == *config);
         files::remove(&self.document_path(digest));
         if !shared(&record.config_digest) {

@@ -61,6 +61,22 @@ async fn digest_of_configuration_finds_image() {
     assert_eq!(place.images.list().len(), 1, "the control: another configuration stays");
 }
 
+/// A pull replaces a corrupt document. As a control, the image cannot be used before.
+#[tokio::test]
+async fn pull_replaces_corrupt_document() {
+    let fake = Fake::honest().await;
+    fake.put_image("1", &[b"a"]);
+    let (place, reference) = (TestStore::new(), fake.reference(":1"));
+    let pulled = place.pull(&reference).await.unwrap();
+    let file = pulled.config_digest.to_string().replace(':', "-");
+    std::fs::write(place.dir.path().join("images/documents").join(file), "{}").unwrap();
+    let resolve = || place.images.resolve(&reference, Policy::Never, None);
+    let error = resolve().await.err().unwrap();
+    assert!(matches!(&*error, ImageError::Incomplete { .. }), "control failed: {error}");
+    place.pull(&reference).await.unwrap();
+    resolve().await.unwrap();
+}
+
 #[tokio::test]
 async fn image_in_use_is_not_removed() {
     let fake = Fake::honest().await;
@@ -144,7 +160,7 @@ async fn leftovers_of_crash_are_ignored() {
             "{sub}"
         );
     }
-    // A document that was modified on disk is detected, and the image is fetched again.
+    // A document that was modified on disk is detected.
     let two = place.images.find(&fake.reference(":2").to_string()).unwrap();
     std::fs::write(dir.join("documents").join(name(&two.config_digest)), b"{}").unwrap();
     assert!(place.images.configuration(&two).await.is_err());
