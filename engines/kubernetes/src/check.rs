@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io;
 use std::path::Path;
 
 use executor_client::v1::{CreatePodRequest, RunRequest, ValidateRequest};
@@ -27,8 +28,8 @@ use crate::secrets::RequestSecrets;
 
 /// Number of ids of a pod's user namespace.
 const IDS_OF_A_POD: u32 = 65_536;
-/// Maximum size of a file of the kubelet's configuration, in bytes.
-const KUBELET_MAX: u64 = 1 << 20;
+/// Maximum size of a file that is read, in bytes.
+const FILE_MAX: u64 = 1 << 20;
 /// Id of the requests, which are only validated.
 const ID: &str = "check";
 /// Fields of requests to executord, each with the line of `[policy]` that allows the field.
@@ -84,7 +85,7 @@ pub(crate) struct MissingSetting {
     pub(crate) what: String,
     /// The line to add; empty if no single line corrects the problem.
     pub(crate) line: String,
-    /// False if only some pods need the setting: system pods, pods with `hostUsers: false`, and pods with secrets.
+    /// True if all pods need the setting; false for settings of system pods, `hostUsers: false` and secrets.
     pub(crate) is_needed: bool,
 }
 
@@ -135,12 +136,17 @@ impl Kubelet {
     }
 }
 
-/// Returns the missing settings for the kubelet of `options.kubelet_config` and the server on `options.socket`.
+/// Returns the missing settings for a kubelet and the server on `options.socket`. `kubelet` is the text of the
+/// kubelet's configuration file; if it is `None`, the kubelet's settings are not checked.
 ///
 /// # Errors
 /// Returns an error if executord does not respond.
-pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -> Result<Vec<MissingSetting>, Error> {
-    let (socket, kubelet) = (&options.socket, &options.kubelet_config);
+pub(crate) async fn check(
+    client: &Client,
+    options: &Options,
+    config: &Config,
+    kubelet: Option<&str>,
+) -> Result<Vec<MissingSetting>, Error> {
     let info = client.info().await?;
     let mut missing = Vec::new();
     let mut add = |what: &str, line: &str| {
@@ -165,12 +171,12 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     }
     let mut settings = Kubelet::default();
     let mut ids_of_pods = Vec::new();
-    if let Some(text) = read(kubelet) {
-        missing.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
-        settings = Kubelet::from_yaml(&text).unwrap_or_default();
+    if let Some(text) = kubelet {
+        missing.extend(check_kubelet(text, &options.socket, info.cgroups != "v2"));
+        settings = Kubelet::from_yaml(text).unwrap_or_default();
         let [users, groups] = IDS.map(|file| ids_of_kubelet(&read(Path::new(file)).unwrap_or_default()));
         let has_user =
-            read(Path::new("/etc/passwd")).is_some_and(|text| text.lines().any(|line| line.starts_with("kubelet:")));
+            read(Path::new("/etc/passwd")).is_ok_and(|text| text.lines().any(|line| line.starts_with("kubelet:")));
         if has_user && !is_program(GETSUBIDS, &std::env::var_os("PATH").unwrap_or_default()) {
             missing.push(MissingSetting {
                 what: format!("the kubelet does not start without {GETSUBIDS}; install it (package uidmap on Debian)"),
@@ -223,9 +229,19 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     Ok(missing)
 }
 
-fn read(path: &Path) -> Option<String> {
-    let is_small = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= KUBELET_MAX);
-    is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
+/// Reads a file of the host.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, is not a regular file, or is larger than [`FILE_MAX`].
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    if metadata.len() > FILE_MAX {
+        return Err(io::Error::other(format!("{} bytes, the limit is {FILE_MAX}", metadata.len())));
+    }
+    std::fs::read_to_string(path)
 }
 
 /// Returns the missing settings of a kubelet's configuration. Unset keys have the kubelet's defaults.

@@ -67,12 +67,18 @@ fn fail(problem: &str) -> ExitCode {
 async fn check(options: &Options) -> Result<bool, String> {
     let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
     let config = ConfigFile::new(options.config.as_deref()).read()?;
-    let missing = check::check(&client, options, &config).await;
+    let kubelet = check::read(&options.kubelet_config);
+    if let Err(error) = &kubelet {
+        let file = options.kubelet_config.display();
+        eprintln!("executor-cri: cannot read {file}: {error}; the settings of the kubelet were not checked");
+    }
+    let of_what = if kubelet.is_ok() { "" } else { " of the host and of executord" };
+    let missing = check::check(&client, options, &config, kubelet.ok().as_deref()).await;
     let missing = missing.map_err(|error| error.to_string())?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&missing).map_err(|error| error.to_string())?);
     } else if missing.is_empty() {
-        println!("no settings are missing for ordinary pods, system pods and pods with their own ids");
+        println!("no settings{of_what} are missing for ordinary pods, system pods and pods with user namespaces");
     }
     for setting in missing.iter().filter(|_| !options.json) {
         let pods = if setting.is_needed { "every pod" } else { "some pods" };

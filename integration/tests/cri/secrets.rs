@@ -24,7 +24,7 @@ use crate::{has_code, output};
 const RULE: &str =
     "[[cri.secrets]]\nannotations = true\nnamespaces = [\"test\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
 const SLEEP: &str = "exec sleep 100000";
-/// First host id of a pod's users. It is below the pools of the tests, and other tests do not use it.
+/// First host id of a pod's users. The id is outside of all id pools, and other tests do not use it.
 const FIRST: u32 = 0x5010_0000;
 
 /// Returns the configuration of executord with a provider, and `more` in `[policy]`.
@@ -271,7 +271,8 @@ fn references_require_rules() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C51: all violations are reported together, before any object is created, and the pod's annotations are fixed.
+/// Rule C51: all violations are reported together, before any object is created, and the annotations of a pod cannot
+/// change.
 #[test]
 fn unusable_annotations_are_refused() {
     let shelf = Shelf::new();
@@ -415,6 +416,7 @@ fn check_names_unknown_providers() {
         known.contains("cgroup_parents") && !known.contains("cri.secrets"),
         "control failed: a known provider is reported: {known}"
     );
+    assert!(known.contains("cannot read /nonexistent: No such file"), "{known}");
     let unknown = check(&RULE.replace("shelf", "vault"));
     assert!(
         unknown.contains("the configuration names the provider \"vault\", which executord does not have"),
