@@ -21,8 +21,8 @@ pub(super) struct MessageSurroundings<'a> {
 impl MessageSurroundings<'_> {
     /// Describes the conflict of a file at this path with another mount, if there is one.
     fn conflict(&self, path: &Path) -> Option<&'static str> {
-        if self.files.iter().any(|file| file.path.starts_with(path)) {
-            return Some("is a secret file or a parent directory of a secret file");
+        if self.files.iter().any(|file| file.path.starts_with(path) || path.starts_with(&file.path)) {
+            return Some("is a secret file, or is above or below one");
         }
         if self.file_directories.iter().any(|directory| path.starts_with(directory)) {
             return Some("is in one of file_directories, which can only contain secret files");
@@ -132,6 +132,7 @@ mod tests {
             "/proc/x",
             "/sys/x",
             "/run/s/key",
+            "/run/s/key/below",
             "/run/s",
             "/run/only/m",
             "/data/cache",
