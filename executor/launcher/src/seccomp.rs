@@ -29,13 +29,13 @@ use seccompiler::{
     sock_filter,
 };
 
-/// A compiled filter: programs that are installed in order. The strictest result of all programs applies. Of equally
-/// strict results, the result of the last program applies.
+/// A compiled filter: programs that are installed in order. The strictest result of all programs applies. If results
+/// are equally strict, the result of the last program applies.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     programs: Vec<BpfProgram>,
-    /// True if the filter denies the test call of `process::is_confined`, which the default filter always denies. The
-    /// test call then shows whether the filter is in force.
+    /// True if the filter certainly denies the test call of `process::is_confined`. The test call then shows whether
+    /// the filter is in force.
     ours: bool,
     /// Capabilities that remain after the filter is installed, if the process may gain privileges. Such a process does
     /// not set no_new_privs, and therefore needs CAP_SYS_ADMIN to install the filter.
@@ -93,7 +93,7 @@ impl Filter {
         Ok(Self { programs, ours: !administers, remaining: None }) // CAP_SYS_ADMIN permits the test call
     }
 
-    /// Compiles a filter that allows only these calls. The executor's own processes use it.
+    /// Compiles a filter that allows only these calls, for the executor's own processes.
     pub(crate) fn from_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
         let denying = SeccompAction::Errno(libc::EPERM as u32);

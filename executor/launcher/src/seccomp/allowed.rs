@@ -269,8 +269,7 @@ const COMMON: &[i64] = &[
     466, // removexattrat
 ];
 
-/// System calls that are allowed only on x86_64: calls that other architectures do not have, and `io_pgetevents`, whose
-/// number depends on the architecture.
+/// System calls that are allowed, with the numbers of x86_64. Other architectures lack most of these calls.
 #[cfg(target_arch = "x86_64")]
 const ARCH: &[i64] = &[
     333, // io_pgetevents
@@ -318,15 +317,17 @@ const ARCH: &[i64] = &[
     libc::SYS_vfork,
 ];
 
-/// System calls of this architecture only.
+/// System calls that are allowed, with the numbers of aarch64 and other architectures with the generic table.
 #[cfg(not(target_arch = "x86_64"))]
-const ARCH: &[i64] = &[];
+const ARCH: &[i64] = &[
+    292, // io_pgetevents
+];
 
 /// System calls that are allowed with any arguments, on this architecture.
 pub(super) static PLAIN: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(|| [COMMON, ARCH].concat());
 
-/// System calls that a capability allows, as in Docker's profile. The filter denies them without the capability, even
-/// those that the kernel would allow, for example `kcmp`, `mbind`, and `unshare` of a user namespace.
+/// System calls that a capability allows, as in Docker's profile. Without the capability, the filter denies the calls,
+/// even if the kernel would allow them, for example `kcmp`, `mbind`, and `unshare` of a user namespace.
 pub(super) const BY_CAPABILITY: &[(&str, &[i64])] = &[
     ("CAP_DAC_READ_SEARCH", &[libc::SYS_open_by_handle_at]),
     (
