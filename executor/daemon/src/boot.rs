@@ -130,13 +130,19 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let group = config.allow_group.as_deref().map(account::group).transpose()?;
     let ledger = dirs::prepare(&config.paths, &account, root)?;
     let lock = dirs::lock(&config.paths, ledger, &account, root)?;
-    let listener = socket::listener(config, &account, group, root)?;
+    let (listener, created) = socket::listener(config, &account, group, root)?;
     let runtime = socket::runtime(config, &account, root);
-    let tcp = socket::tcp(config).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
-    let metrics = socket::metrics(config, &account, group, root)?;
-    // On failure remove the socket: no process serves it, and an unprivileged process could not remove it.
-    let (launcher, started) =
-        launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
+    let connect = || {
+        let tcp = socket::tcp(config)?;
+        let metrics = socket::metrics(config, &account, group, root)?;
+        Ok((tcp, metrics, launcher::connect(config, &account, root)?))
+    };
+    // On failure remove the created socket: no process serves it, and an unprivileged process could not remove it.
+    let (tcp, metrics, (launcher, started)) = connect().inspect_err(|_: &BootError| {
+        if created {
+            drop(std::fs::remove_file(&config.listen));
+        }
+    })?;
     keep_out_of_swap(!root || config.keep_root);
     drop_privileges(config, &account, root, parent)?;
     raise_descriptors();
@@ -167,7 +173,7 @@ fn drop_privileges(config: &Config, account: &Account, root: bool, parent: i32) 
     Ok(())
 }
 
-/// Locks this process's memory: it briefly holds secrets of requests, which swap would persist.
+/// Locks this process's memory, so that secrets of requests are not swapped out.
 fn keep_out_of_swap(privileges_are_final: bool) {
     match privileges::keep_out_of_swap(privileges_are_final) {
         Ok(true) => tracing::debug!("memory is locked"),

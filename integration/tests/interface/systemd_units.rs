@@ -1,7 +1,11 @@
 //! Checks the units in `systemd/`: systemd's own checks pass, the sandbox is as strict as documented, and no dependency
-//! between units lets a restart affect the containers.
+//! between units lets a restart affect the containers. A daemon that cannot start leaves the socket that systemd
+//! passed.
 
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -52,6 +56,39 @@ fn systemd_finds_nothing_to_complain_about() {
     // The manual pages are not installed with the sources.
     let output = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).args(units));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+/// A daemon that cannot start leaves the socket that systemd passed. Otherwise no client could connect until the socket
+/// unit is restarted. As a control, the daemon removes a socket that it created.
+#[test]
+fn failed_start_leaves_passed_socket() {
+    let home = tempfile::tempdir().unwrap();
+    let used = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (socket, config) = (home.path().join("executor.sock"), home.path().join("executor.toml"));
+    let text = format!(
+        "run_dir = {0:?}\nstate_dir = {1:?}\nlisten = \"unix://{2}\"\nkeep_root = true\n[metrics]\nlisten = \"{3}\"\n",
+        home.path().join("run"),
+        home.path().join("state"),
+        socket.display(),
+        used.local_addr().unwrap()
+    );
+    std::fs::write(&config, text).unwrap();
+    // The shell passes its standard input as the first descriptor of socket activation.
+    let start = |passed: Option<UnixListener>| {
+        let variables = if passed.is_some() { "export LISTEN_FDS=1 LISTEN_PID=$$;" } else { "" };
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("exec 3<&0; {variables} exec \"$0\" --config \"$1\"")]);
+        command.arg(integration::dist::binary("executord")).arg(&config);
+        command.stdin(passed.map_or_else(std::process::Stdio::null, |passed| OwnedFd::from(passed).into()));
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && stderr.contains("in use"), "{stderr}");
+    };
+    start(None);
+    assert!(!socket.exists(), "control failed: the daemon left the socket that it created");
+    let listener = UnixListener::bind(&socket).unwrap();
+    start(Some(listener.try_clone().unwrap()));
+    UnixStream::connect(&socket).unwrap();
 }
 
 #[test]

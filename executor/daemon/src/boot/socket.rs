@@ -19,21 +19,21 @@ use crate::scrape::http::Listener;
 /// Environment variables of socket activation. The variables are removed, because libraries would use the descriptors.
 const ACTIVATION: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_FDS_FIRST_FD"];
 
-/// Creates the control plane's socket, or receives it from systemd.
+/// Creates the control plane's socket, or receives it from systemd. Also returns true if the socket was created.
 ///
 /// # Errors
-/// Returns an error if another process serves the socket or it cannot be created.
+/// Returns an error if another process serves the socket or the socket cannot be created.
 pub(super) fn listener(
     config: &Config,
     account: &Account,
     group: Option<u32>,
     root: bool,
-) -> Result<UnixListener, BootError> {
+) -> Result<(UnixListener, bool), BootError> {
     let passed = activated()?;
     let failed = |what| move |source| BootError::Path { what, path: config.listen.clone(), source };
     remove_variables(&ACTIVATION).map_err(|error| BootError::Passed(error.to_string()))?;
-    let listener = match passed {
-        Some(listener) => listener,
+    let (listener, created) = match passed {
+        Some(listener) => (listener, false),
         None => {
             remove_stale(&config.listen)?;
             let listener = bind(&config.listen, 0o660).map_err(failed("listen on"))?;
@@ -41,11 +41,11 @@ pub(super) fn listener(
             let owner = root.then_some(account.uid);
             change_owner(&config.listen, 0o660, owner, group).map_err(failed("change the owner of"))?;
             tracing::info!(socket = %config.listen.display(), "listening");
-            listener
+            (listener, true)
         }
     };
     listener.set_nonblocking(true).map_err(failed("listen on"))?;
-    Ok(listener)
+    Ok((listener, created))
 }
 
 /// Listens over TCP, if configured. Called before privileges are dropped, because ports below 1024 need them.
@@ -63,8 +63,8 @@ pub(super) fn tcp(config: &Config) -> Result<Option<TcpListener>, BootError> {
     listen().map(Some).map_err(|error| BootError::Address(address, error))
 }
 
-/// Creates the socket for containers with a runtime token. Any user may connect: the token decides. If the socket
-/// cannot be created, the daemon logs the reason and serves everything else.
+/// Creates the socket for containers with a runtime token. Any user may connect, because each call is authorized by
+/// the token. If the socket cannot be created, the daemon logs the reason and serves everything else.
 pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<UnixListener> {
     let path = config.paths.runtime_socket();
     let listen = || -> Result<UnixListener, BootError> {
@@ -92,7 +92,7 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
 /// Creates the metrics socket, if configured. A unix socket admits the same users as the control plane's socket.
 ///
 /// # Errors
-/// Returns an error if another process serves the socket or it cannot be created.
+/// Returns an error if another process serves the socket or the socket cannot be created.
 pub(super) fn metrics(
     config: &Config,
     account: &Account,
