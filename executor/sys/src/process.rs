@@ -17,7 +17,7 @@ pub use fork::{Fork, fork};
 pub(crate) use fork::{OneThread, clone, threads};
 pub(crate) use namespaces::become_root_within;
 pub use namespaces::{become_root_of, enter_ipc, enter_namespaces, mount_namespace, within_mounts, within_network};
-pub use pidfd::{kill, pid_of, pidfd, pidfd_signal, room_for_one};
+pub use pidfd::{kill, kill_group, pid_of, pidfd, pidfd_signal, room_for_one};
 pub use signals::{SignalEvents, hold_hangup, hold_signals, reset_signals, survive_hangup};
 pub use wait::{ChildExit, has_ended, is_alive, reap_one, serve_as_init, serve_as_reaper, wait_for};
 

@@ -2,10 +2,10 @@
 //! writes to the log.
 //!
 //! Arguments, environment and files of a step are stored in the container's volume until the step begins. Then the shim
-//! copies the payload into a memory file for the step starter ([`starter`]), and sends it with views of the files that
-//! only the new process sees. The stored payload is wiped as soon as the program runs. The files are wiped after the
-//! process has exited and before its exit is reported. If a restart policy may run the process again, payload and files
-//! are kept until the last exit.
+//! sends a copy of the payload in a memory file to the step starter ([`starter`]), with views of the files that only
+//! the new process sees. The stored payload is wiped as soon as the program runs. The files are wiped after the process
+//! has exited and before its exit is reported. If a restart policy may run the process again, payload and files are
+//! kept until the last exit.
 
 pub(crate) mod pause;
 pub(crate) mod starter;
@@ -69,7 +69,7 @@ struct StepProcess {
     pid: Option<(i32, OwnedFd)>,
     /// Copy of the payload, until the program runs.
     payload: Option<MemFile>,
-    /// True if the process executes its program.
+    /// True after the process has executed its program.
     runs: bool,
     cancelled: bool,
     /// True if the process was sent the stop signal, or its grace period is zero.
@@ -84,7 +84,7 @@ impl RunningSteps {
     /// Creates the steps and forks the step starter.
     ///
     /// # Errors
-    /// Returns a refusal if no process or descriptor is left.
+    /// Returns an error if no process or descriptor is left.
     pub(super) fn prepare(
         host: &Host,
         filter: &Arc<Filter>,
@@ -133,7 +133,7 @@ impl RunningSteps {
         kills.chain(self.timers.iter().map(|(at, _)| *at)).min()
     }
 
-    /// Returns true if a process was ordered but has not executed its program yet.
+    /// Returns true if the start of a process was ordered and the process has not executed its program yet.
     pub(super) fn is_starting(&self) -> bool {
         self.processes.values().any(|process| !process.runs)
     }
@@ -180,9 +180,8 @@ impl StepProcess {
     fn kill(&mut self) {
         self.killed = self.reported;
         self.signal(libc::SIGKILL);
-        if let Some((pid, _)) = self.pid {
-            // The pid is valid until the parent reaps the process, and the parent reports the exit first.
-            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        if let Some((pid, pidfd)) = &self.pid {
+            let _ = process::kill_group(pidfd.as_fd(), *pid); // best effort
         }
     }
 
@@ -425,8 +424,8 @@ impl RunningSteps {
                     if process.cancelled && ends_without_handler(signal) {
                         process.stop_with(signal, grace);
                     } else if process.cancelled {
-                        // This signal would be lost, because the process does not execute its program yet. The signal
-                        // is sent if the next message reports that the program runs.
+                        // This signal would be lost, because the process has not executed its program yet. Kill the
+                        // process, unless the next message reports that the program runs.
                         process.kill_at = Some(Instant::now());
                     }
                 }
