@@ -2,14 +2,14 @@
 //! and one client may send its input.
 //!
 //! A lossless client acts like the reader of a pipe: while it does not read, no more output is read from the process
-//! ([`Attached::blocks_output`]). The process blocks when its pipes are full. A process whose run requested to await a
-//! reader is blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still
-//! served. If a client disconnects, the process continues. If a client's daemon has exited, the shim also waits for the
-//! client for [`RETURN_TIME`], and the client resumes at its position.
+//! ([`Attached::blocks_output`]). The process blocks when its pipes are full. If the run awaits a reader, the process
+//! is blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still served.
+//! If a client disconnects, the process continues. If a client's daemon has exited, the shim waits up to
+//! [`RETURN_TIME`] for the client, and the client resumes at its position.
 //!
-//! Other clients never block the process. The unread output of a client is kept up to a limit, and beyond that the
-//! client is informed of the number of bytes that it missed. Input is sent to one destination and not buffered: while
-//! the process does not read its input, no more input is read from the client.
+//! Other clients never block the process. The unread output of a client is kept up to a limit, and beyond the limit the
+//! client is informed of the number of missed bytes. Input is sent to one destination and not buffered: while the
+//! process does not read its input, no more input is read from the client.
 
 mod window;
 
@@ -34,7 +34,7 @@ const QUEUE_MAX: u64 = 256 << 10;
 /// Number of bytes that are kept after they were sent to a client that may return: enough for all data in flight.
 /// Sockets and the queues of the daemon and its HTTP/2 library hold about 1.2 MiB.
 const REPLAY_MAX: u64 = 2 << 20;
-/// Time to wait for the first reader, or for a reader whose daemon has exited. Clients wait 30 s for a daemon.
+/// Maximum time to wait for the first reader, or for a reader whose daemon has exited. Clients wait 30 s for a daemon.
 const RETURN_TIME: Duration = Duration::from_secs(30);
 /// Number of bytes of output that are kept for the first client.
 const BACKLOG_MAX: u64 = 64 << 10;
@@ -79,7 +79,7 @@ struct AttachedClient {
     resumable: bool,
     /// Position in the output of the next byte to send.
     next: u64,
-    /// Number of missed bytes, if the client must be informed about them and its position.
+    /// Number of missed bytes, if the client must be informed of this number and of its position.
     unreported: Option<u64>,
     /// True after the client was informed of the end of the output.
     ended: bool,
@@ -121,8 +121,8 @@ impl AttachedClient {
     }
 
     fn wants_to_send(&self, window: &Window, over: bool) -> bool {
-        !self.broken && (self.output && (self.unreported.is_some() || self.next < window.end()))
-            || (over && !self.ended)
+        let has_output = self.output && (self.unreported.is_some() || self.next < window.end());
+        !self.broken && (has_output || (over && !self.ended))
     }
 }
 
@@ -147,7 +147,8 @@ impl Attached {
         let fd = fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "an attach needs a descriptor"))?;
         let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
         if let Some(place) = request.resume_at.filter(|place| *place > self.window.end()) {
-            let why = format!("resume_at: is {place}; the process has written {} bytes", self.window.end());
+            let why =
+                format!("resume_at: {place} is beyond the {} bytes that the process has written", self.window.end());
             return Err(Refused::new(Reason::Invalid, why));
         }
         if self.clients.len() >= CLIENTS_MAX {
@@ -321,7 +322,7 @@ impl Attached {
                         Some(ToShim::EndOfInput) if client.input => self.close_input(),
                         Some(ToShim::Window) => self.resize(bytes),
                         Some(ToShim::Leave) => client.left = true,
-                        _ => {} // not permitted for it, or from a newer daemon
+                        _ => {} // not permitted for this client, or from a newer daemon
                     }
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -399,7 +400,7 @@ impl Sink {
     }
 }
 
-/// Returns a disconnected client as absent, if it may return and has not reported that it does not.
+/// Returns an absent client for a disconnected client that may return: a resumable client that has not left.
 fn client_is_gone(client: &AttachedClient) -> Option<Absent> {
     let returns = client.resumable && !client.left;
     returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })

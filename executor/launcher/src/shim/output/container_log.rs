@@ -1,7 +1,8 @@
 //! Copies the container's masked output into its log file.
 //!
-//! Secrets are masked before output leaves this process (see [`super::redaction`]). If output may be the start of a
-//! secret, it is held back until more output shows whether it is, or until no output has arrived for a moment.
+//! Secrets are masked before output leaves this process (see [`super::redaction`]). Output that may be the start of a
+//! secret is held back until further output shows whether it is a secret, or until no output has arrived for a short
+//! time.
 //!
 //! The size of the file is limited. At the limit, the file is renamed to `log.1`, and a new file starts with a record
 //! of the position of its first byte. A file gets its name only after its owner and mode are set, because executord may
@@ -178,7 +179,7 @@ impl Log {
     }
 
     /// Returns the container's standard input, output and error. The pipes belong to the container user, so that the
-    /// process can reopen /dev/stdout. If output is not logged, there are pipes, too: attached clients receive the
+    /// process can reopen /dev/stdout. Pipes are used even if output is not logged: attached clients receive the
     /// output, and libcontainer would reopen a /dev/null read-only.
     pub(crate) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<[OwnedFd; 3]> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -228,7 +229,7 @@ impl Log {
         Ok(theirs)
     }
 
-    /// Keeps the terminal that the process has opened, to read its output and write its input.
+    /// Keeps the terminal that the process has opened, for reading output and writing input.
     pub(crate) fn keep_terminal(&mut self, terminal: OwnedFd) {
         match terminal.try_clone() {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
@@ -344,7 +345,7 @@ impl Log {
         self.pipes.iter().filter_map(|pipe| pipe.flush_at).min()
     }
 
-    /// Writes output that was held back for [`FLUSH_DELAY`].
+    /// Writes held-back output whose delay has passed.
     pub(crate) fn flush_idle(&mut self) {
         let mut pipes = std::mem::take(&mut self.pipes);
         let now = Instant::now();
@@ -392,7 +393,7 @@ impl Log {
         pipe.flush_at = (held > 0 || !pipe.torn.is_empty()).then(|| Instant::now() + delay);
     }
 
-    /// Sends output to clients and the log. For the log, an incomplete character at its end is held back, so that no
+    /// Sends output to clients and the log. For the log, an incomplete character at the end is held back, so that no
     /// log entry ends within a character.
     fn pass_on(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
         if bytes.is_empty() {
@@ -425,7 +426,7 @@ impl Log {
         self.write_message(Stream::Executor, &source.name, words);
     }
 
-    /// Logs a message with this source: a message of the request is logged as if a process had written it.
+    /// Logs a message with a log source. A message of the request is logged like output of a process.
     pub(crate) fn write_message(&mut self, stream: Stream, source: &str, words: &str) {
         let words = format!("{}\n", self.masked(words));
         self.attached.output(stream, words.as_bytes());

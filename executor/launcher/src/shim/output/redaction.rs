@@ -2,8 +2,9 @@
 //!
 //! The values are read from the memory files of the container's start after its init was cloned: secret variables,
 //! secret arguments, files that are not public, and the runtime token. The current values stay in memory until the
-//! container has exited, and replaced values for some updates. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for
-//! a container without these inputs, and a matcher is built only when there is output.
+//! container has exited, and replaced values for [`UPDATES`] updates. Output that is not logged is masked, too, because
+//! attached clients receive it. Masking costs nothing for a container without these inputs, and a matcher is built only
+//! when there is output.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
@@ -40,7 +41,7 @@ struct Value {
     replaced: Cell<Option<u64>>,
 }
 
-/// The bytes of a value. Their memory is overwritten when it is freed.
+/// The bytes of a value. The allocator overwrites freed memory.
 enum ValueBytes {
     Own(Vec<u8>),
     /// A part of the contents of all files of a start or of an update.
@@ -67,15 +68,15 @@ impl Value {
         }
     }
 
-    /// Returns the same value in memory of its own.
+    /// Returns a copy of the value in its own memory.
     fn detached(&self) -> Rc<Self> {
         let (name, value) = (self.name.clone(), ValueBytes::Own(self.bytes().to_vec()));
         Rc::new(Self { name, value, replaced: self.replaced.clone() })
     }
 }
 
-/// A matcher for values, which is built only when there is output, because for many values this takes as long as a
-/// container's start.
+/// Values to mask, and their matcher. The matcher is built only when there is output, because building it for many
+/// values takes as long as a container's start.
 pub(crate) struct Masking {
     mode: Redaction,
     values: Vec<Rc<Value>>,
@@ -160,8 +161,8 @@ impl MaskedValues {
         Ok(watch)
     }
 
-    /// Adds the contents of new files, in this order, that an update is about to swap in. The current values are still
-    /// masked.
+    /// Adds the contents of the files that an update is about to swap in, in the order of `files`. The current values
+    /// are still masked.
     ///
     /// # Errors
     /// Returns the same errors as [`MaskedValues::start`].
@@ -202,8 +203,8 @@ impl MaskedValues {
         self.files.append(&mut self.announced);
     }
 
-    /// Drops the values that are no longer masked. The contents that they are a part of are overwritten, so the other
-    /// values in these contents move to memory of their own.
+    /// Drops the values that are no longer masked. The other values in the same contents move to their own memory.
+    /// Afterwards the contents are freed and overwritten.
     fn drop_old_values(&mut self) {
         let updates = self.updates;
         let is_old = |value: &Value| value.replaced.get().is_some_and(|at| at + UPDATES <= updates);
@@ -330,8 +331,8 @@ mod tests {
         assert!(watch.add(&[], payload(&[])).is_ok() && watch.is_empty());
     }
 
-    /// The contents of a start are overwritten once a value of them is no longer masked, even if other values of them
-    /// are current.
+    /// The contents of a start are freed when one of the values in them is no longer masked, even if other values are
+    /// current.
     #[test]
     fn contents_with_an_old_value_are_freed() {
         let (a, b) = (planned("/files/a"), planned("/files/b"));
@@ -353,7 +354,7 @@ mod tests {
     #[test]
     fn redaction_search_is_built_on_demand() {
         let mut masking = masking(&[("short", b"1234"), ("long", b"123456789")]);
-        assert_eq!(masking.warnings(), ["not masked in the output, because shorter than 8 bytes: short"]);
+        assert_eq!(masking.warnings(), ["values shorter than 8 bytes are not masked in the output: short"]);
         assert!(masking.search.get().is_none() && masking.news().is_empty());
         assert_eq!(masking.redactor().text("1234 123456789"), "1234 [REDACTED:long]");
         assert_eq!(masking.warnings(), masking.redactor().warnings());

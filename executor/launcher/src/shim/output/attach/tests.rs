@@ -91,8 +91,8 @@ fn the_backlog_is_bounded() {
     assert_eq!(got.last(), Some(&99));
 }
 
-/// If a client that only watches does not read, it is informed of missed output. If a lossless client does not read,
-/// the process is blocked. Other clients are not affected.
+/// A client that only watches and does not read is informed of missed output. A lossless client that does not read
+/// blocks the process. Other clients are not affected.
 #[test]
 fn slow_client_misses_output_or_blocks_process() {
     let mut attached = Attached::default();
@@ -165,16 +165,16 @@ fn awaited_reader_receives_all_output() {
     let reader = client(&mut attached, &LOSSLESS).unwrap();
     assert!(drained(&mut attached, &reader).0 == numbered(0..written) && !attached.blocks_output());
 
-    let mut nobody = Attached::default();
-    nobody.await_reader();
-    nobody.output(Stream::Stdout, &numbered(0..1 << 20));
-    assert!(nobody.blocks_output());
-    nobody.awaited = Some(Instant::now());
-    nobody.poll_clients();
-    assert!(!nobody.blocks_output() && nobody.is_settled() && nobody.window.cost_from(0) == 0);
+    let mut unread = Attached::default();
+    unread.await_reader();
+    unread.output(Stream::Stdout, &numbered(0..1 << 20));
+    assert!(unread.blocks_output());
+    unread.awaited = Some(Instant::now());
+    unread.poll_clients();
+    assert!(!unread.blocks_output() && unread.is_settled() && unread.window.cost_from(0) == 0);
 }
 
-/// If a daemon exits, output in flight is lost, and its client resumes after the last byte that it received.
+/// If a daemon exits, output in flight is lost, and the daemon's client resumes after the last received byte.
 #[test]
 fn client_resumes_after_last_received_byte() {
     let mut attached = Attached::default();
@@ -205,7 +205,7 @@ fn client_resumes_after_last_received_byte() {
     got.extend(rest);
     assert!(got == numbered(0..written));
 
-    // If a client returns too late, it is informed of missed output.
+    // A client that returns too late is informed of missed output.
     let late = client(&mut attached, &Attach { resume_at: Some(1000), ..LOSSLESS }).unwrap();
     let (rest, positions) = drained(&mut attached, &late);
     let [(place, missed)] = positions[..] else { panic!("{positions:?}") };
@@ -279,4 +279,24 @@ fn end_of_input_closes_pipes_only() {
     };
     assert_eq!(ended(Sink::Pipe), (b"a".to_vec(), Ok(0)));
     assert_eq!(ended(Sink::Terminal), (b"ab".to_vec(), Err(rustix::io::Errno::AGAIN)));
+}
+
+/// After the exit, a client that is connected but accepts no packets does not wake the shim. Otherwise the shim would
+/// use a whole processor until the client disconnects.
+#[test]
+fn broken_client_does_not_wake_shim() {
+    let woken = |attached: &Attached| {
+        let mut events = Events::default();
+        attached.register(&mut events, ());
+        events.due([Instant::now()]);
+        events.wait().unwrap().len()
+    };
+    let mut attached = Attached::default();
+    let broken = client(&mut attached, &WATCH).unwrap();
+    attached.output(Stream::Stdout, &[0; 4 << 20]);
+    received(&broken);
+    assert_eq!(woken(&attached), 1, "control failed: a client that accepts packets does not wake the shim");
+    rustix::net::shutdown(&broken, rustix::net::Shutdown::Read).unwrap();
+    attached.finish();
+    assert_eq!(woken(&attached), 0);
 }
