@@ -39,7 +39,7 @@ const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Checking {
     reports: mpsc::Receiver<CheckReport>,
     task: AbortHandle,
-    /// Number of the run of the main action that is checked.
+    /// Number of the checked run of the main action.
     run: u64,
 }
 
@@ -49,13 +49,13 @@ pub(crate) struct CheckReport {
     pub(crate) health: Health,
     /// Action that the result causes, if any.
     pub(crate) change: Option<HealthChange>,
-    /// True if the health must be recorded for a restart.
+    /// True if the health must be stored in the ledger.
     pub(crate) keep: bool,
     /// Last lines of failed programs, for the container's log. The lines may contain secrets.
     pub(crate) outputs: Vec<FailedOutput>,
 }
 
-/// Last output lines of a check's program that failed.
+/// Last output lines of a failed check program.
 #[derive(Clone, Debug)]
 pub(crate) struct FailedOutput {
     id: CheckId,
@@ -103,7 +103,7 @@ impl Checking {
         Some(Self { reports, task: task.abort_handle(), run })
     }
 
-    /// Returns the number of the run of the main action that is checked.
+    /// Returns the number of the checked run of the main action.
     pub(crate) fn run(&self) -> u64 {
         self.run
     }
@@ -120,8 +120,8 @@ impl Checking {
 }
 
 /// Returns the time since the start of the main action. If the main action started together with the container's init,
-/// this is the age of the init, so that a change of the wall clock does not end the start period. After `setup` or a
-/// restart it is computed from the wall clock, and limited to the age of the init.
+/// the time is the age of the init, so that a change of the wall clock does not end the start period. After `setup` or
+/// a restart, the time is computed from the wall clock and is at most the age of the init.
 fn elapsed(facts: &ContainerStatus, started_at: Timestamp) -> Duration {
     let by_date = crate::now().since(started_at);
     match facts.prepared.as_ref().map(|prepared| clock::age_of(prepared.init.start_time)) {
@@ -158,7 +158,7 @@ struct CheckTarget {
     elapsed: Duration,
 }
 
-/// Error if the receiver of the reports was dropped.
+/// The receiver of the reports was dropped.
 struct CheckRecvError;
 
 impl CheckTarget {
@@ -179,7 +179,7 @@ impl CheckTarget {
         reports: &mpsc::Sender<CheckReport>,
     ) -> Result<(), CheckRecvError> {
         let mut monitor = Monitor::new(checks, kept, self.now(), spread);
-        // Output of the checks that failed last.
+        // Output of the checks whose last run failed.
         let mut failed: Vec<FailedOutput> = Vec::new();
         let send_report =
             async |monitor: &Monitor<'_>, change: Option<HealthChange>, keep: bool, failed: &[FailedOutput]| {

@@ -81,7 +81,7 @@ enum ProgramEnd {
     Lost,
 }
 
-/// Reads the program's output until it exits.
+/// Reads the program's output until the program exits.
 async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> ProgramEnd {
     let mut ended = std::pin::pin!(session.ended_in_time());
     let (mut out, mut err) = (Zeroizing::new([0; PIECE]), Zeroizing::new([0; PIECE]));
@@ -106,7 +106,7 @@ async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> Pr
     for end in std::iter::once(&stdio.stdout).chain(&stdio.stderr) {
         while let Ok(length @ 1..) = end.read_now(&mut *out) {
             if !output.take(&out[..length]) {
-                break;
+                return ProgramEnd::WroteTooMuch;
             }
         }
     }
