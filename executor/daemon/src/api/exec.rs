@@ -26,8 +26,8 @@ use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Stdio, St
 
 /// Maximum size of the output in one message, in bytes.
 const CHUNK: usize = 16 << 10;
-/// Maximum bytes that are read from a pipe or a terminal after the process has exited. Other processes may hold it open
-/// and keep writing.
+/// Maximum number of bytes that are read from a pipe or a terminal after the process has exited, because other
+/// processes may keep writing.
 const REST: usize = 1 << 20;
 /// Maximum number of queued input messages.
 const INPUT_DEPTH: usize = 16;
@@ -161,8 +161,8 @@ fn exit_status(exit: Exit) -> ExitStatus {
     ExitStatus { status: Some(status) }
 }
 
-/// Forwards a process's output until the output is closed, or until the remaining data is sent after the process has
-/// exited.
+/// Forwards a process's output until the output is closed, or until the process has exited and the remaining data is
+/// sent.
 async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: ExecSender) {
     let mut buffer = Zeroizing::new(vec![0; CHUNK]);
     let mut rest = REST;
@@ -181,14 +181,14 @@ async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Rec
         }
         let output = response(part(buffer[..length].to_vec()));
         buffer[..length].zeroize(); // the next read may take long
-        if rest == 0 || sender.send(Ok(output)).await.is_err() {
+        if sender.send(Ok(output)).await.is_err() || rest == 0 {
             return;
         }
     }
 }
 
-/// Handles the client's requests. Returns when the client detaches, or with a client error. If the process does not
-/// read its input, signals and window changes are still delivered.
+/// Handles the client's requests. Returns if the client detaches or sends an invalid request, or if the request stream
+/// fails. If the process does not read its input, signals and window changes are still delivered.
 async fn forward_input(
     session: &ExecSession,
     mut requests: Requests<ExecRequest>,
