@@ -119,24 +119,24 @@ struct Transfer {
 struct WorkerRecvError;
 
 /// Reason why an attempt of a transfer failed.
-enum Missed {
+enum AttemptError {
     Failed(Failure),
     RecvError,
 }
 
-impl From<Failure> for Missed {
+impl From<Failure> for AttemptError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl From<WorkerRecvError> for Missed {
+impl From<WorkerRecvError> for AttemptError {
     fn from(_: WorkerRecvError) -> Self {
         Self::RecvError
     }
 }
 
-impl From<io::Error> for Missed {
+impl From<io::Error> for AttemptError {
     fn from(error: io::Error) -> Self {
         Self::Failed(Failure::transient(executor_core::errors::plain(&error)))
     }
@@ -154,9 +154,9 @@ impl Attempts<'_> {
     ///
     /// # Errors
     /// Returns the failure if it is final or no attempts are left.
-    async fn again(&mut self, missed: Missed) -> Result<(), Missed> {
-        match missed {
-            Missed::Failed(Failure { why, kind: FailureKind::Transient })
+    async fn again(&mut self, error: AttemptError) -> Result<(), AttemptError> {
+        match error {
+            AttemptError::Failed(Failure { why, kind: FailureKind::Transient })
                 if self.made < self.transfer.settings().attempts =>
             {
                 let (container, made) = (&self.transfer.id, self.made);
@@ -186,8 +186,8 @@ impl Transfer {
         };
         let (bytes, error) = match ended {
             Ok(bytes) => (bytes, String::new()),
-            Err(Missed::Failed(failure)) => (0, one_line(&failure.why)),
-            Err(Missed::RecvError) => return,
+            Err(AttemptError::Failed(failure)) => (0, one_line(&failure.why)),
+            Err(AttemptError::RecvError) => return,
         };
         match &*error {
             "" => tracing::info!(%container, step, bytes, "transfer completed"),
@@ -204,14 +204,14 @@ impl Transfer {
     }
 
     /// Returns a memory file with the URL. This process never reads the URL.
-    async fn url(&self) -> Result<WipedPayload, Missed> {
+    async fn url(&self) -> Result<WipedPayload, AttemptError> {
         let call = ShimCall::ReadTransfer(ReadTransfer { transfer: self.number() });
         let fd = self.link.call_with_fds(call, &[]).await.ok().flatten().ok_or(WorkerRecvError)?;
         Ok(WipedPayload(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
     }
 
     /// Starts a worker, lets the shim limit the worker's CPU time, and sends the worker a job.
-    async fn start(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Worker, Missed> {
+    async fn start(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Worker, AttemptError> {
         let failed = |error: io::Error| {
             Failure::transient(format!("cannot start a worker: {}", executor_core::errors::plain(&error)))
         };
@@ -228,7 +228,7 @@ impl Transfer {
     }
 
     /// Runs a job on a worker, and returns the worker's report.
-    async fn work(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Report, Missed> {
+    async fn work(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Report, AttemptError> {
         Ok(self.start(job, fds).await?.report().await?)
     }
 
@@ -237,8 +237,8 @@ impl Transfer {
         self.node.artifacts.turns.wait(&self.id).await.ok_or(WorkerRecvError)
     }
 
-    /// Returns the location of the URL, as the cache uses it. A worker parses the URL.
-    async fn place(&self) -> Result<String, Missed> {
+    /// Returns the URL's location for the cache key. A worker parses the URL.
+    async fn place(&self) -> Result<String, AttemptError> {
         let url = self.url().await?;
         match self.work(&Job::Locate, &[url.0.as_fd()]).await? {
             Report::Located { place } => Ok(place),
@@ -251,13 +251,13 @@ impl Transfer {
     }
 
     /// Runs a transfer with the configured time limit.
-    async fn in_time<T>(&self, transfer: impl Future<Output = Result<T, Missed>>) -> Result<T, Missed> {
+    async fn in_time<T>(&self, transfer: impl Future<Output = Result<T, AttemptError>>) -> Result<T, AttemptError> {
         let limit = self.settings().time_max;
         let late = |_| Failure::last(format!("the transfer exceeded its time limit of {} s", limit.as_secs()));
         timeout(limit, transfer).await.map_err(late)?
     }
 
-    async fn download(&self, planned: &PlannedTransfer) -> Result<u64, Missed> {
+    async fn download(&self, planned: &PlannedTransfer) -> Result<u64, AttemptError> {
         let cache = &self.node.artifacts.cache;
         let _turn = self.turn().await?;
         self.in_time(async {
@@ -271,22 +271,23 @@ impl Transfer {
             let entry = loop {
                 match self.fetch(held.as_deref()).await {
                     Ok(entry) => break entry,
-                    Err(missed) => attempts.again(missed).await?,
+                    Err(error) => attempts.again(error).await?,
                 }
             };
-            // The next transfer may fetch while this one is unpacked.
+            // Inspect the download before adding it to the cache.
             let look = InspectJob {
                 checksum: planned.checksum.clone(),
                 unpacked_bytes_max: self.settings().unpacked_bytes_max,
             };
             let looked = self.work(&Job::Look(look), &[entry.file.as_fd()]).await?;
             let Report::Looked { form, bytes } = looked else { return Err(unexpected().into()) };
-            if let Some(held) = &held {
-                cache.store(held, &entry);
+            // Release the key before unpacking, so that the next download of this artifact need not wait.
+            if let Some(held) = held {
+                cache.store(&held, &entry);
             }
             let mut attempts = self.attempts();
-            while let Err(missed) = self.unpack(planned, form, &entry.file).await {
-                attempts.again(missed).await?;
+            while let Err(error) = self.unpack(planned, form, &entry.file).await {
+                attempts.again(error).await?;
             }
             Ok(bytes)
         })
@@ -294,7 +295,7 @@ impl Transfer {
     }
 
     /// Fetches the artifact if the cached copy is not current.
-    async fn fetch(&self, key: Option<&str>) -> Result<Entry, Missed> {
+    async fn fetch(&self, key: Option<&str>) -> Result<Entry, AttemptError> {
         let cache = &self.node.artifacts.cache;
         let cached = key.and_then(|key| cache.get(key));
         let url = self.url().await?;
@@ -324,7 +325,7 @@ impl Transfer {
     }
 
     /// Unpacks a downloaded file, through a process in the container.
-    async fn unpack(&self, planned: &PlannedTransfer, form: FileFormat, file: &File) -> Result<(), Missed> {
+    async fn unpack(&self, planned: &PlannedTransfer, form: FileFormat, file: &File) -> Result<(), AttemptError> {
         let path = Path::new(&planned.path);
         let (dir, name) = match form {
             FileFormat::File => match (path.parent(), path.file_name().and_then(|name| name.to_str())) {
@@ -362,7 +363,7 @@ impl Transfer {
         planned: &PlannedTransfer,
         path: &str,
         direction: CopyDirection,
-    ) -> Result<(ExecSession, Stdio), Missed> {
+    ) -> Result<(ExecSession, Stdio), AttemptError> {
         let user = planned.user.to_string();
         match exec::archive(&self.node, self.id.as_str(), path, &user, direction).await {
             Ok(ExecOutcome::Running(session, stdio)) => Ok((session, stdio)),
@@ -371,14 +372,14 @@ impl Transfer {
         }
     }
 
-    async fn upload(&self, planned: &PlannedTransfer) -> Result<u64, Missed> {
+    async fn upload(&self, planned: &PlannedTransfer) -> Result<u64, AttemptError> {
         let _turn = self.turn().await?;
         self.in_time(async {
             let mut attempts = self.attempts();
             loop {
                 match self.send(planned).await {
                     Ok(bytes) => return Ok(bytes),
-                    Err(missed) => attempts.again(missed).await?,
+                    Err(error) => attempts.again(error).await?,
                 }
             }
         })
@@ -386,7 +387,7 @@ impl Transfer {
     }
 
     /// Reads the files through a process in the container, and uploads them.
-    async fn send(&self, planned: &PlannedTransfer) -> Result<u64, Missed> {
+    async fn send(&self, planned: &PlannedTransfer) -> Result<u64, AttemptError> {
         let url = self.url().await?;
         let copy = CopyDirection::Out { follow: true, stat: false };
         let (session, Stdio { stdout, stderr, .. }) = self.enter(planned, &planned.path, copy).await?;
