@@ -106,7 +106,6 @@ pub fn layout<W: Write>(stream: impl Read, to: W, selector: ImageSelector<'_>) -
             found = true;
             return append(&mut tar, name, index.len() as u64, &*index);
         }
-        // The writer marks its errors, so that they can be distinguished from read errors.
         append(&mut tar, name, size, content)
     })?;
     if !found {
@@ -122,13 +121,29 @@ fn document(content: &mut dyn Read) -> Result<Vec<u8>, ArchiveError> {
     Ok(bytes)
 }
 
+/// Writes a file, and distinguishes errors of the content from errors of the writer.
 fn append<W: Write>(tar: &mut Builder<W>, name: &str, size: u64, content: impl Read) -> Result<(), ArchiveError> {
+    /// Passes the content on, and keeps the read error.
+    struct Content<R>(R, Option<io::Error>);
+    impl<R: Read> Read for Content<R> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0.read(buffer).map_err(|error| {
+                let kind = error.kind();
+                if kind != io::ErrorKind::Interrupted {
+                    self.1 = Some(error); // an interrupted read is repeated
+                }
+                kind.into()
+            })
+        }
+    }
     let mut header = Header::new_ustar();
     header.set_entry_type(EntryType::Regular);
     header.set_size(size);
     header.set_mode(0o644);
     header.set_mtime(0);
-    tar.append_data(&mut header, name, content).map_err(ArchiveError::Write)
+    let mut content = Content(content, None);
+    tar.append_data(&mut header, name, &mut content)
+        .map_err(|error| content.1.take().map_or(ArchiveError::Write(error), ArchiveError::Read))
 }
 
 /// Returns the index reduced to the selected entry.

@@ -40,7 +40,7 @@ pub enum StoreError {
     Io { path: PathBuf, doing: &'static str, source: io::Error },
     #[error("{} is not a valid {what}", .path.display())]
     Broken { path: PathBuf, what: &'static str, source: Violations },
-    #[error("{}: {field} is {found:?}, but its path says {expected:?}", .path.display())]
+    #[error("{}: {field} is {found:?}, but its path requires {expected:?}", .path.display())]
     Misplaced { path: PathBuf, field: &'static str, found: String, expected: String },
     #[error("{} is larger than the maximum of {limit} bytes", .path.display())]
     TooLarge { path: PathBuf, limit: u64 },
@@ -112,9 +112,22 @@ impl Store {
     /// Returns an error if the directory cannot be read.
     pub fn installations(&self) -> Result<Vec<String>, StoreError> {
         let names = files::names(&self.root.join("installations"))?;
-        let mut names: Vec<String> = names.iter().filter_map(|name| unescape(name)).collect();
+        let mut names: Vec<String> = names.iter().filter_map(|file| self.name_of(file)).collect();
         names.sort();
         Ok(names)
+    }
+
+    /// Returns the name of the installation with this file name. The name of a file that looks like a hash is read from
+    /// a claim first, because a hash that begins with 25 also looks like an escaped `%`.
+    fn name_of(&self, file: &str) -> Option<String> {
+        let claimed = || {
+            let directory = self.root.join("claims").join(file);
+            let ids = ids(&directory).ok()?;
+            let claim = |id: &String| record(&directory.join(format!("{id}.json")), "claim", Claim::parse).ok();
+            ids.iter().filter_map(claim).map(|claim| claim.installation).find(|name| escape(name) == file)
+        };
+        let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        file.strip_prefix('%').filter(|hash| is_hash(hash)).and_then(|_| claimed()).or_else(|| unescape(file))
     }
 
     /// Locks an installation. The installation may not exist yet. Only the lock file is created. Returns `None` if
@@ -266,7 +279,7 @@ impl Store {
         }
     }
 
-    /// Returns a bundle.json by its digest, and verifies the digest.
+    /// Returns a bundle.json by its digest; `None` if it is not stored or its content does not match the digest.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -368,7 +381,7 @@ fn escape(name: &str) -> String {
     if escaped.len() > 250 { format!("%{}", digest::sha256_hex(name.as_bytes())) } else { escaped }
 }
 
-/// Returns the name from a file name that [`escape`] returned; `None` for any other file name.
+/// Returns the name from a file name that [`escape`] returned; `None` for a hashed name and for any other file name.
 fn unescape(file: &str) -> Option<String> {
     let name = file.replace("%2F", "/").replace("%2E", ".").replace("%25", "%");
     (escape(&name) == file).then_some(name)

@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 
 use executor_cnab::archive::{self, ArchiveError, ImageSelector};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use crate::common::*;
 
@@ -74,6 +75,11 @@ fn rule_42_invalid_thick_bundles_are_refused() {
     let mut cut = tgz(&[("bundle.json", THICK.as_bytes())]);
     cut.truncate(cut.len() / 2);
     assert!(matches!(archive::bundle(&*cut), Err(ArchiveError::Read(_))));
+    let noise: Vec<u8> = (0..1_u32 << 16).flat_map(|number| Sha256::digest(number.to_le_bytes())).collect();
+    let mut cut = tgz(&[("artifacts/layout/blobs/sha256/aa", &noise)]);
+    assert!(matches!(archive::layout(&*cut, Vec::new(), wanted), Err(ArchiveError::NoLayout)), "control failed");
+    cut.truncate(cut.len() / 2);
+    assert!(matches!(archive::layout(&*cut, Vec::new(), wanted), Err(ArchiveError::Read(_))));
     let mut link = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::Symlink);
