@@ -74,7 +74,7 @@ fn container_root_is_unprivileged_on_host() {
 }
 
 /// The user namespace of a container belongs to the host id of its root user, not to host root. If a host root process
-/// without capabilities enters it, for example a service or a container with host ids, the process gains no
+/// without capabilities enters the namespace, for example a service or a container with host ids, the process gains no
 /// capabilities. Resources that the kernel counts per user, such as inotify instances, are not charged to host root. As
 /// a control, a process enters a user namespace that host root created.
 #[test]
@@ -228,7 +228,8 @@ fn ranges_outlive_the_launcher() {
 #[test]
 fn launchers_on_one_host_never_share_ids() {
     let pool = IdPool::reserve(2);
-    let config = format!("[policy]\n{}", pool.policy());
+    // A warm container would have one of the two ranges.
+    let config = format!("[policy]\n{}[warm_pool]\nsize = 0\n", pool.policy());
     let (mut one, other) = (Setup::default().config(&config).start(), Setup::default().config(&config).start());
     let (first, second) = (one.api.started(sleeper("first")), other.api.started(sleeper("second")));
     assert!(first.id_range_start.abs_diff(second.id_range_start) >= RANGE_IDS, "{first:?} {second:?}");
@@ -259,8 +260,8 @@ fn launchers_on_one_host_never_share_ids() {
     assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
 }
 
-/// If a file system does not support id-mapped mounts, it is refused by name, with a remedy. As a control, it can be
-/// used as a root if the container has host ids.
+/// If a file system does not support id-mapped mounts, it is refused by name, with a remedy. As a control, the file
+/// system can be used as a root if the container has host ids.
 #[test]
 fn file_system_without_idmapping_is_refused() {
     let (rootfs, at) = (Rootfs::busybox(), tempfile::tempdir().unwrap());

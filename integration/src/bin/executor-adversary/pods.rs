@@ -64,7 +64,9 @@ fn peer(_: Scale) -> anyhow::Result<Outcome> {
 /// Control: the script reads another process of the same member.
 fn own(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon_with_pod()?;
-    let script = format!("sleep 100000 & set -- $!; {READ}");
+    // While the child executes its program, its environment is empty.
+    let executed = "until grep -q ^sleep /proc/$1/cmdline && grep -q . /proc/$1/environ; do :; done";
+    let script = format!("sleep 100000 & set -- $!; {executed}; {READ}");
     let seen = output(&daemon, sh(&script).file(PATH, b"SECRET-FILE").env("KEY", "SECRET-ENV").unmasked());
     ensure!(seen.contains("SECRET-FILE") && seen.contains("SECRET-ENV") && seen.contains("mnt:["), "{seen}");
     Ok("a process of the same member is read".into())
