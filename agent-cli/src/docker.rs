@@ -98,7 +98,7 @@ const TABLE: [(&str, &str); 95] = [
     ("--no-trunc", "`--json` and `--format` print full ids and commands"),
     ("--size", "use `agent-cli system df`"),
     ("--type", "`agent-cli inspect` shows containers; use `agent-cli image inspect` for images"),
-    ("--quiet", "progress is written to standard error; redirect it with `2>/dev/null`"),
+    ("--quiet", "lists and `image pull` have it; elsewhere redirect the progress on standard error with `2>/dev/null`"),
     ("--runtime", "executord has a single runtime"),
     ("--sig-proxy", "signals are not forwarded: Ctrl-C stops the container of `run`; see `agent-cli signal`"),
     ("--storage-opt", "use `--disk`"),

@@ -97,7 +97,7 @@ impl Printer {
 
     /// Warns that output exceeded the limits of the container's log. The printed output is complete.
     fn above_limits(&self, bytes: u64) {
-        self.output.note(format!("{} not kept, because the container's log limits were exceeded", of_output(bytes)));
+        self.output.note(format!("{} not logged, because the container's log limits were exceeded", of_output(bytes)));
     }
 
     /// Reports that `bytes` of output are missing at this position.
@@ -120,7 +120,7 @@ impl Printer {
 struct Kept {
     bytes: Vec<u8>,
     bytes_max: usize,
-    /// True if output was not retained.
+    /// True after output beyond `bytes_max` was discarded.
     truncated: bool,
 }
 
@@ -139,7 +139,7 @@ impl Kept {
     }
 }
 
-/// Subject and verb of a message about missing output.
+/// Returns the subject and verb of a message about missing output.
 fn of_output(bytes: u64) -> String {
     if bytes == 1 { "1 byte of output was".into() } else { format!("{} bytes of output were", grouped(bytes)) }
 }

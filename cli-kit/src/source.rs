@@ -86,7 +86,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Removes `,mode=0640` and `,group=app` from the end of a source, and returns both parts.
+    /// Splits `,mode=0640` and `,group=app` off the end of a source. Returns the permissions and the rest.
     fn split<'a>(flag: Flag, key: &str, mut source: &'a str) -> Result<(Self, &'a str), SourceError> {
         let mut access = Self::default();
         while let Some((rest, option)) = source.rsplit_once(',') {
@@ -138,7 +138,7 @@ pub enum SourceError {
     Bare { flag: Flag },
     #[error("{flag} {key}: invalid mode {text:?}; use octal digits, 0 to 0777")]
     Mode { flag: Flag, key: String, text: String },
-    #[error("{flag} {key}=@{what}: {what} does not name a {kind}")]
+    #[error("{flag} {key}=@{what}: names no {kind}")]
     Empty { flag: Flag, key: String, what: &'static str, kind: &'static str },
     #[error("{second}=@-: standard input is already the content of {first}; use @FILE or @env:VARIABLE")]
     StdinTwice { first: String, second: String },

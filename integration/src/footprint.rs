@@ -57,7 +57,7 @@ impl Footprint {
         }
     }
 
-    /// Describes resources in this footprint that are not in `before`. Empty if nothing was added.
+    /// Describes the resources that are not in `before`. Returns an empty string if there are none.
     pub fn added_since(&self, before: &Self) -> String {
         let mut left = String::new();
         let mut tell = |what: &str, more: &dyn Debug| {
@@ -100,7 +100,8 @@ pub struct Inventory {
     pub cgroups: BTreeSet<PathBuf>,
 }
 
-/// Lists the mounts on the host and the cgroups of one launcher. Cgroups of other launchers change at any time.
+/// Lists the mounts on the host and the cgroups of one launcher. Excludes cgroups of other launchers, because they
+/// change at any time.
 pub fn inventory_of(run_dir: &Path) -> Inventory {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();

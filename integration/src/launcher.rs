@@ -50,7 +50,7 @@ pub struct Parts {
     pub files: MemFile,
 }
 
-/// Shim of a launched container, with the connection that was passed at the launch.
+/// Connection to the shim of a launched container.
 pub struct Shim(pub Seqpacket);
 
 impl Launcher {
@@ -84,7 +84,7 @@ impl Launcher {
     }
 
     /// Starts a second launcher on the same directories and captures its messages.
-    pub fn rival(&self) -> Child {
+    pub fn spawn_second(&self) -> Child {
         command(self.dir.path(), &self.extra, "").stderr(Stdio::piped()).spawn().expect("the launcher starts")
     }
 
@@ -137,7 +137,7 @@ impl Launcher {
             container_id: id.into(),
             request_tag: "tag".into(),
             created_at: 1,
-            fits_warm: true, // the shim checks whether it does
+            fits_warm: true, // the shim verifies this
             network: None,
             ..Launch::default()
         };
@@ -208,7 +208,7 @@ impl Parts {
         Self { plan, process: encoded(&process), files: encoded(&payload.files) }
     }
 
-    /// Descriptors in the order of the launch protocol.
+    /// Returns the descriptors in the order of the launch protocol.
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.plan.as_fd(), self.process.as_fd(), self.files.as_fd()]
     }

@@ -1,8 +1,9 @@
 //! A simulated host for the networks of one test: a network namespace in which executord, its launcher and the CNI
 //! plugins run. A test's bridges, rules and routes are then separate from the machine's.
 //!
-//! A second namespace is the outside world. The first namespace reaches it through a veth pair. A container reaches it
-//! only through the first namespace. Dropping the value removes both namespaces, with all leftovers of plugins.
+//! A second namespace is the outside world. A veth pair connects it with the first namespace. A container reaches the
+//! outside world only through the first namespace. Dropping a [`Network`] removes both namespaces, with all leftovers
+//! of plugins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -155,7 +156,7 @@ impl Network {
         fs::remove_file(self.dir.path().join("net.d").join(file)).expect("the configuration exists");
     }
 
-    /// Writes a plugin. The plugin logs each call, with the CNI command and whether a namespace was given, and then
+    /// Writes a plugin. The plugin logs the CNI command of each call and the presence of a network namespace, and then
     /// runs `script`.
     pub fn plugin(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
@@ -241,7 +242,7 @@ impl Network {
         inside(&self.name, command).stdin(Stdio::null()).spawn().expect("ip")
     }
 
-    /// Runs a closure in this host's network namespace. Sockets that it creates stay in that namespace.
+    /// Runs a closure in this host's network namespace. Sockets that the closure creates stay in that namespace.
     pub fn enter<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         within(&self.name, what)
     }
@@ -252,7 +253,7 @@ impl Network {
     }
 
     /// Lists objects that plugins created for containers and did not remove: rules, addresses, interfaces, and the
-    /// launcher's records of them. Empty if nothing is left.
+    /// launcher's records of them.
     pub fn leftovers(&self, daemon: &Setup) -> Vec<String> {
         self.leftovers_in(&daemon.run_dir(), &daemon.state_dir())
     }
@@ -292,7 +293,7 @@ impl Network {
     }
 
     /// Lists leftover objects of containers on built-in networks: bridge ports, elements and chains of nf_tables,
-    /// leases and records. Empty if nothing is left.
+    /// leases and records.
     pub fn bridge_leftovers(&self, daemon: &Setup) -> Vec<String> {
         self.bridge_objects(&daemon.run_dir(), &daemon.state_dir())
     }
@@ -340,7 +341,7 @@ fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(entered).join().expect("the closure panicked"))
 }
 
-/// Returns the paths of the entries of a directory. Empty if the directory does not exist.
+/// Returns the paths of the entries of a directory, or none if the directory does not exist.
 fn files(dir: PathBuf) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -132,7 +132,7 @@ async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u
         Some(path) => Wanted::Path(path),
         None if to_stdout => {
             return Err(Failure::Usage(format!(
-                "cp {}: - writes a single file to standard output: use ID:PATH",
+                "cp {}: `-` accepts a single file only; use ID:PATH",
                 plain(&source.id)
             )));
         }

@@ -107,7 +107,7 @@ async fn show(session: &Session, response: &WatchEventsResponse) {
     }
     if response.gap {
         session.output.note(
-            "some events before this one are missing: they are no longer kept, or were lost when executord was killed",
+            "some events before this one are missing: they are no longer stored, or were lost when executord was killed",
         );
     }
     if let Some(event) = &response.event {

@@ -49,7 +49,7 @@ pub(super) async fn reserve(session: &Session, args: ReserveArgs) -> Result<u8, 
     let (reservation, created) = session.client.cell().reserve(&id, resources, ttl).await.doing("reserve")?;
     if !created && !session.json {
         let left = quantity::left(reservation.expires_at.as_ref(), SystemTime::now());
-        session.output.note(format!("{} was already reserved; it now expires in {left}", plain(&reservation.id)));
+        session.output.note(format!("{} was already reserved; it now expires {left}", plain(&reservation.id)));
     }
     let document = json::Reservation::from(&reservation);
     session.print(&document, || plain(&reservation.id) + "\n").await;

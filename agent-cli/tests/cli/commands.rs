@@ -268,11 +268,7 @@ fn rotate_sends_files_and_prints_generation() {
     );
     let stale = run(&fake, &["rotate", "a", "--remove", "x", "--expect-generation", "1"]);
     assert_eq!((stale.status, stale.out().as_str()), (Some(125), ""));
-    assert!(
-        stale.err().contains("are of generation 2") && stale.err().contains("agent-cli inspect"),
-        "{}",
-        stale.err()
-    );
+    assert!(stale.err().contains("have generation 2") && stale.err().contains("agent-cli inspect"), "{}", stale.err());
     let usage = run(&fake, &["rotate", "a"]);
     assert!(usage.err().contains("at least one --file"), "{}", usage.err());
 }

@@ -180,7 +180,7 @@ fn run_fetches_before_it_deletes() {
     let home = tempfile::tempdir().unwrap();
     let fake = Fake::with(|shared, id| shared.complete(id, captured(3, "")));
     fake.shared.state().outputs =
-        [&file("/srv/a", b"1")[..], &file("/srv/b", b"2"), &[skipped("/srv/c", "not there")]].concat();
+        [&file("/srv/a", b"1")[..], &file("/srv/b", b"2"), &[skipped("/srv/c", "no such file")]].concat();
     let to = home.path().join("to").display().to_string();
     let of = |id: &str, to: &str| {
         let outputs = ["/srv/a", "/srv/b", "/srv/c"].map(|path| ["--output", path]).concat();
@@ -189,7 +189,8 @@ fn run_fetches_before_it_deletes() {
     let program = of("one", &to);
     assert_eq!(program.status, Some(3), "the process's own: {}", program.err());
     assert_eq!(program.out(), "");
-    let reported = "agent-cli: not captured: /srv/c: not there\nagent-cli: outputs: 2 files, 2 bytes; 1 not captured\n";
+    let reported =
+        "agent-cli: not captured: /srv/c: no such file\nagent-cli: outputs: 2 files, 2 bytes; 1 not captured\n";
     assert_eq!(program.err(), reported);
     assert_eq!(listing(Path::new(&to)), ["a", "b"]);
     assert!(!fake.is_there("one"), "deleted");

@@ -77,7 +77,7 @@ fn word(stage: Stage) -> &'static str {
         Stage::Fetched => "fetched",
         Stage::Unpacking => "unpacking",
         Stage::Done => "done",
-        Stage::Present => "already there",
+        Stage::Present => "already present",
     }
 }
 

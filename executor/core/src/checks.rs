@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{Check, Checks, MonitorForm};
 use crate::time::Timestamp;
 
-/// Maximum bytes of a stored failure reason.
+/// Maximum length of a stored failure reason, in bytes.
 pub const REASON_MAX: usize = 512;
 /// Divisor of a check's interval. The quotient is the maximum random reduction of the interval.
 const SPREAD_SHARE: u32 = 10;
@@ -132,7 +132,7 @@ struct LastRound {
 }
 
 impl Health {
-    /// Returns the results of all checks with this purpose.
+    /// Returns the states of all checks with this purpose.
     pub fn states(&self, purpose: Purpose) -> &[CheckState] {
         match purpose {
             Purpose::Startup => &self.startup,
@@ -160,16 +160,16 @@ fn list(checks: &Checks, purpose: Purpose) -> &[Check] {
 }
 
 impl<'a> Monitor<'a> {
-    /// Starts monitoring, or continues with the health that an earlier daemon stored. `spread` returns a random number
-    /// below 1000, which spreads the checks of many containers over time.
+    /// Creates a monitor that continues with the stored health `kept`, if any. `spread` returns a random number below
+    /// 1000, which spreads the checks of many containers over time.
     pub fn new(checks: &'a Checks, kept: Option<&Health>, now: Duration, mut spread: impl FnMut() -> u32) -> Self {
         let mut health = kept.cloned().unwrap_or_default();
         let mut due = [const { Vec::new() }; 3];
         for purpose in PURPOSES {
             let all = list(checks, purpose);
             health.states_mut(purpose).resize_with(all.len(), CheckState::default);
-            // The first checks of a started container are spread over their interval: after a daemon restart, many
-            // containers would be checked at the same time.
+            // The first checks of a started container are spread over their interval. Otherwise, many containers would
+            // be checked at the same time after a daemon restart.
             let first = |check: &Check| {
                 let wait = if health.started { check.interval_after(true) } else { Duration::ZERO };
                 (now + wait * spread().min(999) / 1000).max(check.initial_delay)
@@ -221,13 +221,13 @@ impl<'a> Monitor<'a> {
     }
 
     /// Returns the time at which the container is terminated if its startup checks have not passed. `None` if no
-    /// startup check is failing, or if the container has started or exited.
+    /// startup check is failing, or if the container has started or has been terminated.
     pub fn deadline(&self) -> Option<Duration> {
         let open = !self.ended && !self.health.started;
         (open && self.failed.contains(&true)).then_some(self.checks.start_timeout)
     }
 
-    /// Terminates the container if the start deadline has passed.
+    /// Returns the order to terminate the container if the start deadline has passed.
     pub fn tick(&mut self, now: Duration) -> Option<HealthChange> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
@@ -310,8 +310,8 @@ impl<'a> Monitor<'a> {
         (change, keep)
     }
 
-    /// Evaluates the result of a check in the final round. Once the round is complete, terminates the container and
-    /// reports all failures.
+    /// Evaluates the result of a check in the final round. Once the round is complete, returns the order to terminate
+    /// the container, with all failures.
     fn go_on_with_round(&mut self, index: usize, outcome: &CheckOutcome) -> Option<HealthChange> {
         let round = self.last_round.as_mut()?;
         if let CheckOutcome::Failed(reason) = outcome {
@@ -326,7 +326,7 @@ impl<'a> Monitor<'a> {
         Some(HealthChange::End(format!("Instance became unhealthy: {}", shorten(&reasons))))
     }
 
-    /// Schedules the checks that follow the startup checks.
+    /// Marks the container as started, and schedules the checks that follow.
     fn start(&mut self, now: Duration) {
         self.health.started = true;
         let own_liveness = self.starting() == Purpose::Startup;
@@ -337,7 +337,7 @@ impl<'a> Monitor<'a> {
             }
         }
         for state in &mut self.health.liveness {
-            // Failures before the start are not counted after it.
+            // Failures before the start do not count afterwards.
             (state.passing, state.failures) = (true, 0);
         }
     }

@@ -22,7 +22,7 @@ pub enum BadCpuList {
     #[error("{0:?} is not a number or a range; use a list such as 0-3,7, with numbers up to {HIGHEST}")]
     Entry(String),
     /// A range whose end is less than its start.
-    #[error("{0} has an end that is less than its start")]
+    #[error("{0} ends before it starts")]
     Backwards(String),
 }
 

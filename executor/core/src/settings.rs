@@ -17,9 +17,9 @@ pub type SectionDigests = BTreeMap<String, Vec<u8>>;
 /// Sections that executord and the launcher both read as a whole.
 const SHARED_SECTIONS: [&str; 9] =
     ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity", "networks"];
-/// Old name of the section `[warm_pool]`. The key is still read, with a warning.
+/// Old name of the section `[warm_pool]`. The section is still read, with a warning.
 pub const WARM_POOL_OLD: &str = "shells";
-/// Section in which executord and the launcher both read only some keys ([`IMAGE_KEYS`]).
+/// Section of which executord and the launcher share only some keys ([`IMAGE_KEYS`]).
 const IMAGES: &str = "images";
 /// Keys of [`crate::image::ImageRules`].
 const IMAGE_KEYS: [&str; 3] = ["allow", "allow_import", "allow_archives"];
@@ -231,7 +231,7 @@ impl WarmPoolSettings {
         if self.network.is_empty() || networks.any(|name| *name == self.network) {
             return Ok(());
         }
-        let why = "is not a built-in network; use one of [networks]".to_owned();
+        let why = "is not a built-in network; use a name from [networks]".to_owned();
         Err(Unusable { key: "warm_pool.network".into(), value: self.network.clone(), why })
     }
 }

@@ -10,7 +10,7 @@ const OWN_DESCRIPTORS: i32 = 24;
 const HOSTS_DESCRIPTORS: i32 = 23;
 
 /// Message of an error from [`from_fork`]. [`named`] recognizes the error by this message.
-const NO_PROCESS: &str = "no further process can be made";
+const NO_PROCESS: &str = "cannot create another process";
 
 /// An exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -80,7 +80,7 @@ const TABLE: [(&str, Callers); 50] = [
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Callers::Operators),
 ];
 
-/// Methods that run until the caller cancels them, or until the container exits.
+/// Methods that may run for a long time: `Wait`, and every method whose requests or responses are a stream.
 const LONG_RUNNING: [&str; 16] = [
     WAIT,
     "/executor.v1.Executor/StreamLogs",
@@ -113,7 +113,7 @@ pub(crate) fn is_stream(path: &str) -> bool {
 pub(crate) struct Method {
     /// Name, such as `executor.v1.Executor/Run`.
     pub(crate) name: &'static str,
-    /// True if the method runs until the caller cancels it, or until the container exits.
+    /// True if the method may run for a long time.
     pub(crate) lasts: bool,
 }
 
@@ -140,7 +140,7 @@ pub(crate) const TCP: &str = "tcp";
 pub(crate) enum Socket {
     /// The control plane's socket.
     Main(Access),
-    /// The socket that containers see. Any peer may connect, but only token methods are served.
+    /// The socket for containers. Any peer may connect, but only token methods are served.
     Runtime,
 }
 
@@ -157,7 +157,7 @@ impl Client {
     /// Checks that the client may call a method.
     ///
     /// # Errors
-    /// Returns a denial if the client is not permitted.
+    /// Returns an error if the client is not permitted or the method is not served.
     pub(crate) fn check(&self, method: &str) -> Result<(), ApiError> {
         match self {
             Self::Local(socket, peer) => socket.check(method, peer),
@@ -213,7 +213,7 @@ impl Socket {
     /// Checks that a peer may call a method.
     ///
     /// # Errors
-    /// Returns a denial if the peer is not permitted.
+    /// Returns an error if the peer is not permitted or the method is not served.
     pub(crate) fn check(&self, method: &str, peer: &Peer) -> Result<(), ApiError> {
         match self {
             Self::Main(access) => access.check(method, peer),
@@ -230,7 +230,7 @@ impl Access {
     /// Checks that a peer may call a method.
     ///
     /// # Errors
-    /// Returns a denial if the peer is not permitted.
+    /// Returns an error if the peer is not permitted or the method is not served.
     pub fn check(&self, method: &str, peer: &Peer) -> Result<(), ApiError> {
         let denied = |why: String| Err(ApiError::new(Kind::Denied, why));
         match TABLE.iter().find(|(name, _)| *name == method) {
@@ -238,10 +238,7 @@ impl Access {
             Some((_, Callers::Operators)) if self.is_operator(peer) => Ok(()),
             Some((_, Callers::Operators)) => {
                 let own = self.own_uid.map(|uid| format!(", uid {uid}")).unwrap_or_default();
-                denied(format!(
-                    "uid {} may not call {method}: only root{own} and members of the configured group may",
-                    peer.uid
-                ))
+                denied(format!("uid {} may not call {method}: only root{own} and members of allow_group may", peer.uid))
             }
             // Omit the method name: a client can send any bytes as the name.
             None if self.is_operator(peer) => Err(unknown_method(format_args!("uid {}", peer.uid))),
@@ -289,8 +286,7 @@ mod tests {
         }
     }
 
-    /// On both sockets, only the runtime token decides who may call GetSecrets. The containers' socket serves no other
-    /// method.
+    /// On both sockets, the runtime token alone authorizes GetSecrets. The containers' socket serves no other method.
     #[test]
     fn containers_may_call_one_method() {
         let stranger = peer(4711, 4711, &[]);

@@ -1,5 +1,4 @@
-//! The task that drives a container, from its launch or its recovery to its completion. No other task changes the
-//! container.
+//! The task that drives a container from launch or recovery to completion. No other task changes the container.
 //!
 //! ```text
 //!  launch ──> follow the shim's reports ──> exit record ──> completed ──> resources removed: capacity free
@@ -88,7 +87,7 @@ enum FollowEnd {
 }
 
 /// Waits for the next change of the secret sources.
-async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceUpdate>>) -> SourceUpdate {
+async fn next_source_update(news: &mut Option<mpsc::UnboundedReceiver<SourceUpdate>>) -> SourceUpdate {
     if let Some(receiver) = news
         && let Some(change) = receiver.recv().await
     {
@@ -124,7 +123,7 @@ pub(crate) fn resume(
 /// task ends.
 impl Actor {
     fn new(node: Arc<Node>, handle: Arc<Handle>, facts: ContainerStatus) -> Box<Self> {
-        let source_updates = handle.take_source_news();
+        let source_updates = handle.take_source_updates();
         Box::new(Self {
             node,
             handle,
@@ -255,7 +254,7 @@ impl Actor {
             if !self.node.config.paths.live_container(self.handle.id()).exists() {
                 return self.finished().await;
             }
-            // There is no shim and no exit record, so the launcher cleans up the container: now, or after its restart.
+            // There is no shim and no exit record, so the launcher cleans up the container now or after a restart.
             loop {
                 let deadline = self.deadline(None);
                 tokio::select! {
@@ -371,7 +370,7 @@ impl Actor {
                     self.checked(link, report);
                     continue;
                 }
-                change = next_source_news(&mut self.source_updates) => {
+                change = next_source_update(&mut self.source_updates) => {
                     self.sources_changed(change);
                     continue;
                 }
@@ -403,7 +402,7 @@ impl Actor {
                 Ok(Some(ShimNews::Refused(refused))) if self.facts.started_at.is_none() => return Err(refused.into()),
                 Ok(Some(ShimNews::Refused(refused))) => {
                     let (id, why) = (self.handle.id(), refused.message);
-                    tracing::error!(container = %id, "the shim refused to create the container, although the container is running: {why}");
+                    tracing::error!(container = %id, "the shim of a running container reported a failed creation: {why}");
                 }
                 Ok(Some(ShimNews::Done(_) | ShimNews::Usage(_))) => {}
                 Ok(None) => return Ok(FollowEnd::Lost),
@@ -448,7 +447,7 @@ impl Actor {
             return self.watch_removal(None).await;
         }
         if self.facts.state > State::Initializing && !self.node.config.paths.kept_container(self.handle.id()).exists() {
-            return self.vanish();
+            return self.unregister_deleted();
         }
         if self.facts.state <= State::Initializing && self.facts.prepared.is_none() {
             return self.refuse(ApiError::new(
@@ -477,7 +476,7 @@ impl Actor {
             return self.node.ledger.put(facts);
         }
         if tokio::time::timeout(DURABLE_TIMEOUT, self.node.ledger.put_durably(facts)).await.is_err() {
-            tracing::warn!(container = %self.handle.id(), "the container's secret sources are not on disk yet");
+            tracing::warn!(container = %self.handle.id(), "the container's secret sources and identity are not on disk yet");
         }
     }
 
@@ -534,9 +533,9 @@ impl Actor {
         self.node.completed.notify_one();
     }
 
-    /// Removes from the registry a container whose files no longer exist. The container was completed and deleted
-    /// shortly before the daemon was killed, and the ledger does not record the deletion.
-    fn vanish(&mut self) {
+    /// Unregisters a container whose files no longer exist. The container was completed and deleted shortly before the
+    /// daemon was killed, and the ledger does not record the deletion.
+    fn unregister_deleted(&mut self) {
         self.wipe_unconfirmed();
         let id = self.handle.id();
         tracing::info!(container = %id, "the container was deleted before the restart");
@@ -547,7 +546,7 @@ impl Actor {
     fn refuse(mut self: Box<Self>, problem: ApiError) {
         self.wipe_unconfirmed();
         let id = self.handle.id();
-        tracing::warn!(container = %id, "refused: {problem}");
+        tracing::warn!(container = %id, "cannot create the container: {problem}");
         self.facts.conclude_without_record(FailureKind::Prepare, &*problem.message, crate::now());
         advance(self.facts.state, State::Completed, false).for_each(|state| self.report(state));
         unregister(&self.node, &self.handle, Presence::Refused(problem));

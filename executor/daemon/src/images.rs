@@ -63,7 +63,7 @@ pub(crate) fn volume_placeholder(reference: &str) -> VolumeImage {
 /// Resolves the images of a plan's volumes, in order. The images are not removed while the results are in use.
 ///
 /// # Errors
-/// Returns the same errors as [`resolve`], with the volume.
+/// Returns the same errors as [`resolve`], with the volume's field.
 pub(crate) async fn resolve_volumes(
     node: &Arc<Node>,
     plan: &Plan,
@@ -108,7 +108,7 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
 /// Moves the registry credentials out of a message.
 ///
 /// # Errors
-/// Returns an error if they are malformed.
+/// Returns an error if the credentials are malformed or of more than one kind.
 pub(crate) fn credentials(
     credentials: Option<v1::RegistryCredentials>,
     field: &str,
@@ -139,7 +139,7 @@ pub(crate) fn credentials(
 /// result is in use.
 ///
 /// # Errors
-/// Returns the errors that the interface lists for Run.
+/// Returns the errors that the API documents for Run.
 pub(crate) async fn resolve(
     node: &Arc<Node>,
     reference: &ImageReference,
@@ -168,8 +168,8 @@ pub(crate) async fn wait_for_release(node: &Node) {
     let _ = tokio::time::timeout(RELEASE_TIMEOUT, all).await; // images still in use are reported as such
 }
 
-/// Returns the id of a container that uses an image. A completed container uses its image until its root file system is
-/// removed.
+/// Returns the id of a container that uses an image, if any. A completed container uses its image until its root file
+/// system is removed.
 pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;

@@ -80,12 +80,12 @@ async fn read(node: &Arc<Node>) -> String {
     let counter = |families: &mut Families, name, help, value: u64| families.put(Kind::Counter, name, help, value);
     counter(&mut families, "executor_log_bytes", "Bytes of output that were written to logs", logs.bytes);
     counter(&mut families, "executor_log_lines", "Lines or partial lines that were written to logs", logs.lines);
-    let help = "Bytes of output that are missing from logs, by the reason: faster than the limits, or not writable";
+    let help = "Bytes of output that are missing from logs, by reason: rate limit or write error";
     let dropped = [("rate_limit", logs.limited_bytes), ("write_error", logs.lost_bytes)];
     families.labelled(Kind::Counter, "executor_log_dropped_bytes", help, "reason", dropped);
     let help = "Bytes of output that are missing from log files of requests, because they were not writable";
     counter(&mut families, "executor_log_file_lost_bytes", help, logs.file_lost_bytes);
-    let help = "Times that a container began to write faster than its limits allow";
+    let help = "Number of times that a container exceeded its log rate limit";
     counter(&mut families, "executor_log_rate_limits", help, logs.overages);
     let metrics = Arc::clone(&node.metrics);
     // Encode on another thread: the text may be long, and this thread serves calls.

@@ -4,8 +4,8 @@
 //! (see [`executor_transport::wire`]). A connection is closed by its client, when the daemon stops (gracefully), when
 //! other connections need its slot or the memory of its responses, or when its caller loses its permission.
 //!
-//! There are two unix sockets: the socket of the control plane, and the socket that containers see. Connections to the
-//! latter have separate limits: in total, per container, and in time. If configured, a TCP listener with mutual TLS
+//! There are two unix sockets: one for the control plane, and one for containers. Connections of containers have
+//! separate limits: in total, per container, and in time. If configured, a TCP listener with mutual TLS
 //! ([`executor_transport::tls`]) also offers the control plane's services.
 
 mod methods;
@@ -61,14 +61,14 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Lifetime of a connection that only reports the shortage of descriptors.
 const SHORTAGE_LIFETIME: Duration = Duration::from_secs(1);
-/// Number of descriptors that are reserved for such a connection: one for the connection, and one for its
+/// Number of descriptors that are reserved to report a shortage: one for the connection, and one for its
 /// [`LingeringSocket`].
 const SPARES: usize = 2;
-/// Time limit for a client's preface and its acknowledgement of the settings.
+/// Time limit for a client to send the HTTP/2 preface and to acknowledge the settings.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a client to read a response with secrets, and to read its responses on a closing connection.
 const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for reading responses, for a caller that has lost its permission.
+/// Time limit for reading the last responses after the caller has lost its permission.
 const REVOKED_READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Idle time before a closing connection is closed, because a call may still arrive.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -165,7 +165,8 @@ fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
     Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 }
 }
 
-/// Serves until the daemon stops, and then until every connection is closed. The caller must limit the time for this.
+/// Serves connections until the daemon stops, and then waits until every connection is closed. The caller must limit
+/// the wait.
 pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool>) {
     let routes = endpoint.routes.clone().prepare();
     let shares = match endpoint.socket {
@@ -343,7 +344,7 @@ impl Refusals {
                 refused = self.since,
                 all,
                 each,
-                "refused connections: all connection slots are in use"
+                "refused connections: no connection slot is free, the owner has no slot left, or the owner connects too often"
             );
             *self = Self { reported: Some(Instant::now()), since: 0 };
         }
@@ -511,7 +512,7 @@ fn call(
         if let Err(problem) = checked {
             match client.uses_runtime_socket() {
                 false => tracing::warn!("{problem}"),
-                // Any process may call at any rate here, so denials must not fill the log.
+                // Any process may make calls at any rate, so denials must not fill the log.
                 true => tracing::debug!("{problem}"),
             }
             return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer));

@@ -37,8 +37,10 @@ impl Reach {
             Self::Public => Ok(()),
             Self::LinkLocal => Err("the address is link-local"),
             same if same == by => Ok(()),
-            Self::Private => Err("the address is private, but the registry's address is not"),
-            Self::Loopback => Err("the address is this machine's own, but the registry's address is not"),
+            Self::Private => Err("the address is private, but the address of the server that named it is not"),
+            Self::Loopback => {
+                Err("the address is this machine's own, but the address of the server that named it is not")
+            }
         }
     }
 }

@@ -95,7 +95,7 @@ impl Dirs {
     /// Creates the run directory and the state directory.
     ///
     /// # Errors
-    /// Returns `AlreadyExists` if one of them exists, and changes nothing. Returns an error with the path if the
+    /// Returns `AlreadyExists` if a directory exists, and changes nothing. Returns an error with the path if the
     /// disk is full.
     pub(crate) fn create(&self) -> io::Result<()> {
         self.make_shared_dir(&self.run)?;
@@ -251,15 +251,15 @@ impl Dirs {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&ahead)
             .or_else(|_| self.open_new(&ahead))?;
-        self.share(&file)?; // a killed shim may have created it without sharing it
+        self.share(&file)?; // a killed shim may have created the file without sharing it
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
         if file.metadata()?.len() > bytes.len() as u64 {
-            file.set_len(bytes.len() as u64)?; // a longer record may have been started here
+            file.set_len(bytes.len() as u64)?; // a killed shim may have written part of a longer record
         }
         fs::rename(&ahead, &path).map_err(|error| at(&path, &error))
     }
 
-    /// Frees the rest of the reserved space. This is a separate step because file systems need some time for it.
+    /// Frees the rest of the reserved space. This is a separate step because it takes some time.
     ///
     /// # Errors
     /// Returns an error if the record cannot be truncated.
@@ -283,7 +283,7 @@ impl Dirs {
         self.state.join(outputs::DIRECTORY)
     }
 
-    /// Returns the list of the captured outputs if all of them were captured.
+    /// Returns the list of captured outputs if all outputs were captured.
     pub(crate) fn read_outputs(&self) -> Option<OutputsList> {
         read_json(&self.outputs().join(outputs::LIST), outputs::LIST_BYTES_MAX).ok()
     }
@@ -396,8 +396,8 @@ impl Dirs {
         let rename = || ignore_not_found(fs::rename(&self.state, &removed));
         match rename() {
             Err(error) if is_full(&error) => {
-                // A longer name can need disk space. The records show that the container has completed, so they are
-                // removed last.
+                // A longer name can need disk space. The records show that the container has completed, so the records
+                // are removed last.
                 self.remove_all_but_records()?;
                 match rename() {
                     Err(error) if is_full(&error) => {

@@ -143,7 +143,7 @@ fn hold(
                 field,
                 format!(
                     "cannot be enforced: the state directory has no project quota, and a file system of this size cannot be \
-                     made there: {why}"
+                     created there: {why}"
                 ),
             );
             match policy.unenforceable_limits {

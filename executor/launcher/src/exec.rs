@@ -5,14 +5,14 @@
 //!   supervisor   finds the container, resolves the user, creates the pipes       (exec/target.rs)
 //!     fork         joins the cgroups, enters the namespaces, drops privileges       (exec/within.rs)
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
-//!   supervisor   sends the pipes or the terminal to executord, wipes the payload, waits
+//!   supervisor   wipes the payload, sends the pipes or the terminal to executord, waits
 //! ```
 //! executord reads and writes the process's pipes or terminal directly. The supervisor runs outside of the container,
 //! reports the exit status of the process, and kills the process if executord exits. If the supervisor itself exits,
 //! the kernel kills the process, and the launcher kills the descendants of the process.
 //!
-//! The process has its own cgroup below the container's, in which the supervisor finds its descendants. The descendants
-//! are killed after the process has exited ([ADR
+//! The process has its own cgroup below the container's cgroup. The supervisor finds the descendants of the process in
+//! this cgroup, and kills them after the exit of the process unless the request keeps them ([ADR
 //! 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
 
 mod archive;
@@ -110,7 +110,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, input: ExecInput, lifeline:
     0
 }
 
-/// Sets up the process: its own session, a name, signals as events.
+/// Sets up the supervisor: its own session, a name, no core dumps, signals as events.
 fn set_up() -> io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(c"executor-exec")?;
@@ -158,7 +158,7 @@ fn try_to_start(
     let user = target.user(host, &exec.user)?;
     let isolation = &target.record.plan.isolation;
     let held = capabilities::held(isolation, user.uid);
-    let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container's warnings report this
+    let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container has the same warnings
     let credentials =
         ExecTarget::credentials(&user, &held).map_err(|error| failed("cannot determine the capabilities", &error))?;
     let owner = target.on_host(&user)?;
@@ -177,7 +177,7 @@ fn try_to_start(
     .map_err(internal("cannot create a pipe"))?;
     let (socket, theirs) = Seqpacket::pair().map_err(internal("cannot create a socket"))?;
     let supervisor = std::process::id();
-    // A copy starts no other processes.
+    // A process that copies files starts no other processes and needs no cgroup.
     let made = archive.is_none().then(|| host.hierarchies.make_exec(&target.record.cgroup, supervisor)).transpose();
     let cgroup = made.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => not_running(id, "is exiting"),
@@ -267,7 +267,7 @@ impl ExecHelper<'_> {
         process: ExecProcess,
         mut ends: Vec<OwnedFd>,
     ) -> Result<(ExecProcess, Vec<OwnedFd>), StartError> {
-        let _ = self.socket.send(GO, &[]); // the exit is noticed below
+        let _ = self.socket.send(GO, &[]); // the loop detects an exit
         loop {
             match recv(&self.socket, self.session, self.deadline) {
                 // The socket closes on execve or exit; waitpid distinguishes them.
@@ -345,7 +345,7 @@ fn null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Reason why waiting for a message of a helper process ended.
+/// Error while waiting for a message of a helper process.
 enum ExecRecvError {
     /// The client has disconnected.
     Disconnected,
@@ -397,7 +397,7 @@ fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Op
             }
             Some(StartEvent::HangUp) => return Err(ExecRecvError::Disconnected),
             None if Instant::now() >= deadline => return Err(ExecRecvError::TimedOut),
-            None => {} // a signal
+            None => {} // interrupted by a signal
         }
     }
 }
@@ -430,7 +430,7 @@ impl ExecProcess {
     ) {
         let due = terms.limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut kill_at = None;
-        // Time at which the exit is reported after the time limit, even if a process cannot be killed.
+        // Time at which the timeout is reported, even if a process cannot be killed.
         let mut report_at = None;
         if terms.abandoned {
             self.hang_up(&mut kill_at);
@@ -461,7 +461,7 @@ impl ExecProcess {
             }
         }
         if kill_at.is_some() {
-            self.signal_all(Signal::SIGKILL); // leftovers in its group; the pid stays valid until the process is reaped
+            self.signal_all(Signal::SIGKILL); // the group's other processes; the pid stays valid until it is reaped
         }
         match &cgroup {
             Some(cgroup) if terms.leave_processes && kill_at.is_none() => cgroup.release(),
@@ -480,7 +480,7 @@ impl ExecProcess {
                 ExecNews::Signal(libc::SIGKILL)
             }
         };
-        drop(cgroup); // removes it
+        drop(cgroup); // removes the cgroup
         let news = if report_at.is_some() { ExecNews::TimedOut(true) } else { news };
         let _ = send(session, news, &[]); // the daemon may have exited
     }
@@ -494,7 +494,7 @@ impl ExecProcess {
                 events.read(session.as_fd(), ());
                 events.due(due);
             }
-            // After the deadline, repeat at intervals.
+            // After the deadline, repeat SIGKILL at intervals.
             Some(at) => events.due([at.max(Instant::now() + KILL_INTERVAL)]),
         }
         let _ = events.wait(); // the caller polls all sources
@@ -532,10 +532,10 @@ impl ExecProcess {
     /// Signals the process and its group.
     fn signal_all(&self, signal: Signal) {
         let _ = process::pidfd_signal(self.pidfd.as_fd(), signal as i32);
-        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // may not be a leader yet
+        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // may lead no group yet
     }
 
-    /// Sends SIGKILL to the process.
+    /// Kills the process and its group, and reaps the process.
     fn kill(&self) {
         self.signal_all(Signal::SIGKILL);
         let _ = process::wait_for(self.pid);

@@ -41,9 +41,9 @@ pub(crate) fn ensure_dir(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Lets the file system store each subdirectory of `dir` far from the others, if it supports that (ext4). Without a
-/// journal, ext4 does not reuse an inode for a minute after its deletion, and a new file would search all inodes that
-/// earlier containers used (docs/adr/0066-container-directories-are-spread-over-the-disk.md).
+/// Makes ext4 store each subdirectory of `dir` far from the others. Has no effect on other file systems. Without a
+/// journal, ext4 does not reuse an inode for a minute after its deletion, and would search all inodes of earlier
+/// containers for each new file (docs/adr/0066-container-directories-are-spread-over-the-disk.md).
 ///
 /// # Errors
 /// Returns an error if the directory cannot be opened.
@@ -78,7 +78,7 @@ pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// Returns success if the file or directory to remove does not exist.
+/// Converts the `NotFound` error of a removal to success.
 pub(crate) fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -56,7 +56,7 @@ pub(crate) struct Remains {
     /// Start payloads, until they are wiped.
     pub inputs: Vec<MemFile>,
     /// Results of updates of the container's secret files.
-    pub rotated: Rotated,
+    pub rotated: RotationResults,
     /// Views of the layers of the root file system.
     pub views: Vec<OwnedFd>,
     /// True if the container may be attached to a network.
@@ -65,7 +65,7 @@ pub(crate) struct Remains {
 
 /// Results of updates of a container's files, for the exit record.
 #[derive(Default)]
-pub(crate) struct Rotated {
+pub(crate) struct RotationResults {
     /// Receipt for the wipe of replaced files.
     pub wiped: Receipt,
     /// Number of helpers that the kernel killed because the container's cgroup was out of memory.
@@ -93,7 +93,7 @@ pub(crate) struct ProcessOutcome {
 
 /// Result of writing the exit record.
 pub(crate) enum ExitRecorded {
-    /// The exit record is on disk, so the exit is known from now on.
+    /// The exit record is written, so the exit can be reported.
     Yes,
     /// The exit record could not be written.
     No(Box<ExitRecord>),
@@ -113,7 +113,7 @@ impl Remains {
     /// Overwrites all secrets that this process can access. Secrets that could not be overwritten stay in `volumes`.
     ///
     /// # Errors
-    /// Returns an error if a secret could not be overwritten, after logging it.
+    /// Logs and returns an error if a secret could not be overwritten.
     pub(crate) fn wipe(&mut self, id: &str) -> Result<WipeRecord, ()> {
         let mut failed = false;
         for input in self.inputs.drain(..) {
@@ -209,7 +209,7 @@ impl Remains {
         }
     }
 
-    /// Removes everything without an exit record, as if the container had never existed.
+    /// Removes the container's resources without writing an exit record, as if the container had never existed.
     pub(crate) fn discard(&mut self, host: &Host, id: &str) {
         let _ = self.wipe(id); // the error is logged
         self.detach(host, id);
@@ -254,8 +254,8 @@ impl Remains {
         self.detach_within(host, id, PluginTimeouts::whole(host));
     }
 
-    /// Detaches the container within a time limit. The limit is short if the launcher detaches, because all containers
-    /// wait.
+    /// Detaches the container within a time limit. The limit is short if the launcher detaches, because all other
+    /// containers wait meanwhile.
     fn detach_within(&mut self, host: &Host, id: &str, timeouts: PluginTimeouts) {
         if !std::mem::take(&mut self.on_network) {
             return;

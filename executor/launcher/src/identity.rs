@@ -115,7 +115,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
     start().map_err(|error| failed("cannot set up the signer", &error))?;
     let authority = Authority::load(settings, SystemTime::now())
         .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
-    executor_secrets::scrub_stack(); // reading and using the key left copies there
+    executor_secrets::scrub_stack(); // the stack has copies of the key
     // Later memory locks need this capability, which grants nothing else.
     let has_lock = is_effective(Capability::CAP_IPC_LOCK).unwrap_or(false);
     let kept: CapsHashSet = has_lock.then_some(Capability::CAP_IPC_LOCK).into_iter().collect();
@@ -123,6 +123,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
         keep_root_with(&kept)?;
         Filter::from_calls(&CALLS).map_err(io::Error::other)?.install().map_err(io::Error::other)
     };
-    confine().map_err(|error| Refused::new(Reason::Internal, format!("signer: {}", plain(&error))))?;
+    confine()
+        .map_err(|error| Refused::new(Reason::Internal, format!("cannot confine the signer: {}", plain(&error))))?;
     Ok(authority)
 }

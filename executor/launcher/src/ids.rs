@@ -36,8 +36,8 @@ pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
         return Ok(pool);
     }
     let why = format!(
-        "the ids {pool} are for user namespaces (policy.userns_pool_start, policy.userns_pool_ranges), and some of them \
-         belong to users of this host: {}",
+        "the ids {pool} of user namespaces (policy.userns_pool_start, policy.userns_pool_ranges) overlap the ids of \
+         users of this host: {}",
         conflicts.join("; ")
     );
     Err(io::Error::other(why))
@@ -65,7 +65,7 @@ pub(crate) fn reachable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Ids of a container while its shim creates it.
+/// Ids of a container during its creation.
 #[derive(Debug)]
 pub(crate) struct Ids {
     map: IdMap,
@@ -90,7 +90,7 @@ impl Ids {
             let ranges = policy.userns_pool_ranges;
             let why = format!(
                 "all {ranges} ranges of ids are in use, here or by other launchers of this host \
-                 (policy.userns_pool_ranges, policy.userns_pool_start), or the launcher's log says why it claims no more"
+                 (policy.userns_pool_ranges, policy.userns_pool_start), or no more can be claimed: see the launcher's log"
             );
             return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("user_namespace", why)]));
         };

@@ -109,8 +109,8 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// Opens the store in the state directory. Leftovers in the store are removed by a later process. The processes
-    /// that created them must have exited.
+    /// Opens the store in the state directory. A later process removes leftovers in the store. The processes that
+    /// created these leftovers must have exited.
     pub(crate) fn open(host: &Host) -> Self {
         let store = Store::at(&host.layers());
         Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true, sizes: LayerSizes::default() }
@@ -121,7 +121,7 @@ impl Layers {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Returns the pidfds of running processes. A pidfd becomes readable when the processes exit.
+    /// Returns the pidfds of running processes. A pidfd becomes readable when its process exits.
     pub(crate) fn pidfds(&self) -> impl Iterator<Item = &OwnedFd> {
         self.running.iter().map(|running| &running.pidfd)
     }
@@ -131,7 +131,7 @@ impl Layers {
         self.running.iter().map(|running| running.pid)
     }
 
-    /// Requests a layer. Returns `None` if the reply is sent later.
+    /// Unpacks a layer, unless the store already has it. Returns `None` if the reply is sent later.
     pub(crate) fn unpack(
         &mut self,
         request: &UnpackLayer,
@@ -290,7 +290,7 @@ impl Layers {
     /// Starts waiting requests. `abandon_all` is called in each forked process, to close the launcher's resources.
     pub(crate) fn advance(server: &mut impl HasLayers) {
         while let Some(WaitingWork { work, client }) = server.layers().next() {
-            // Another request has unpacked the same layer at the same time.
+            // Another request may have unpacked the same layer in the meantime.
             if let LayerWork::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {
@@ -338,8 +338,7 @@ impl Layers {
         Ok(RunningWork { layer, parents, measured, client: None, pid, pidfd: process::pidfd(pid)?, reported })
     }
 
-    /// Kills the running processes. Called when the launcher exits. The next launcher removes the leftovers of the
-    /// processes.
+    /// Kills the running processes. Called when the launcher exits. The next launcher removes leftover files.
     pub(crate) fn kill_workers(&mut self) {
         self.waiting.clear();
         for one in self.running.drain(..) {
@@ -348,18 +347,18 @@ impl Layers {
         }
     }
 
-    /// In a forked child: drops all requests and processes, because they belong to the launcher.
+    /// Drops all requests and processes in a forked child, because they belong to the launcher.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
         self.running.clear();
     }
 }
 
-/// Owner of [`Layers`], which the functions of this module get as a parameter. The launcher implements this.
+/// Owner of [`Layers`]. The launcher's server implements this trait.
 pub(crate) trait HasLayers {
     /// Returns the requests and the layer workers.
     fn layers(&mut self) -> &mut Layers;
-    /// In a forked child: closes the launcher's resources. Returns true if layers may contain device nodes.
+    /// Closes the launcher's resources in a forked child. Returns true if layers may contain device nodes.
     fn abandon_all(&mut self) -> bool;
 }
 
@@ -385,8 +384,8 @@ impl RunningWork {
         Err(Refused::new(Reason::Internal, format!("the layer worker exited with {ended} while measuring layers")))
     }
 
-    /// Returns the result of the process. The error is a refusal, and true if the process itself reported it and so has
-    /// removed its files.
+    /// Returns the result of the process. The error contains a refusal, and true if the process itself reported the
+    /// failure, after removing its files.
     fn take(&self) -> Result<(), (Refused, bool)> {
         let ended = process::wait_for(self.pid);
         let mut buffer = vec![0; ANSWER_MAX];
@@ -406,7 +405,7 @@ impl RunningWork {
 fn too_many() -> Refused {
     Refused::new(
         Reason::Busy,
-        format!("the maximum number of layers ({WAITING_MAX}) is waiting to be unpacked or removed; try again"),
+        format!("too many layers are waiting to be unpacked or removed (at most {WAITING_MAX}); try again"),
     )
 }
 

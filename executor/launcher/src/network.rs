@@ -330,7 +330,7 @@ pub(crate) fn attach(
     Ok(Some(OnNetwork { record, addresses, reserved }))
 }
 
-/// Adds the gateways as name servers if executord's name server runs there.
+/// Adds the gateways as name servers if executord's name server runs on the gateways.
 fn with_name_servers(addresses: Addresses, plan: &plan::Plan) -> Addresses {
     let name_servers = if plan.connectivity.name_server { addresses.gateways.clone() } else { Vec::new() };
     Addresses { name_servers, ..addresses }
@@ -423,8 +423,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, timeouts: PluginTimeouts) ->
         Ok(None) => store::remove_unrecorded(host, id.as_str())
             .map_err(|error| system("cannot remove leftover network data", &error))
             .and_then(|()| cni::remove_leftovers(host, id)),
-        // The file is incomplete after a power failure. The interfaces no longer exist either, and no plugin had been
-        // called.
+        // A power failure left an incomplete file. The interfaces no longer exist, and no plugin had been called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the network record is damaged: {error}"));
             netns::unpin(host, id)
@@ -452,8 +451,8 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     store::sweep(host, living);
     bridge::sweep(host);
     if !host.networks.is_empty() {
-        // Load nf_tables now. Otherwise the launcher would load it only when it detaches a container of a lost shim.
-        let _ = netlink::with_host_netfilter(|_| Ok(())); // a kernel without nf_tables is reported when it is needed
+        // Load nf_tables now, and not later when the launcher detaches a container of a lost shim.
+        let _ = netlink::with_host_netfilter(|_| Ok(())); // a missing nf_tables is reported on first use
     }
 }
 
@@ -484,14 +483,14 @@ pub(crate) fn detach_left(host: &Host) {
     for id in left_attached(host) {
         let Some(attachment) = left_attachment(host, &id) else { continue };
         let (level, what) = match cni::detach_ended(host, &attachment, PluginTimeouts::whole(host)) {
-            Ok(()) => (Level::Info, "a later attempt detached the container from its network".to_owned()),
+            Ok(()) => (Level::Info, "the container was detached from its network by a later attempt".to_owned()),
             Err(why) => (Level::Error, format!("the container is still not detached from its network: {why}")),
         };
         log::line(level, id.as_str(), what);
     }
 }
 
-/// Kills the plugins that a killed process of [`detach_left`] has left running.
+/// Kills leftover plugins of a killed [`detach_left`] process.
 pub(crate) fn end_detach_left(host: &Host) {
     for id in left_attached(host) {
         if let Err(why) = cni::remove_leftovers(host, &id) {
@@ -505,7 +504,7 @@ pub(crate) fn collect_garbage(host: &Host) {
     cni::gc::collect(host);
 }
 
-/// Removes what a killed process of [`collect_garbage`] has left behind.
+/// Removes leftovers of a killed [`collect_garbage`] process.
 pub(crate) fn end_collection(host: &Host) {
     cni::gc::end(host);
 }

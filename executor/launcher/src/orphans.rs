@@ -45,7 +45,7 @@ pub(crate) fn kill_all(run_dir: &Path, living: &BTreeSet<i32>) {
             }
         }
     }
-    log::line(Level::Error, "", "orphaned processes keep appearing");
+    log::line(Level::Error, "", "orphaned processes remain after many rounds of SIGKILL");
 }
 
 /// Returns the pids of this process's children, including zombies.
@@ -55,7 +55,7 @@ pub(crate) fn children() -> Vec<i32> {
 }
 
 /// Reaps children of this process that have exited, except children in `kept`.
-pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
+pub(crate) fn reap_exited(kept: &BTreeSet<i32>) {
     for pid in children().into_iter().filter(|pid| !kept.contains(pid)) {
         if process::has_ended(pid).unwrap_or(false) {
             let _ = process::wait_for(pid);
@@ -81,7 +81,7 @@ fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
         .collect()
 }
 
-/// Returns the ancestors of a process, the nearest first, up to the maximum depth of processes below a shim.
+/// Returns at most [`DEPTH_MAX`] ancestors of a process, nearest first; `None` if the parent of the process is unknown.
 fn ancestors(pid: i32) -> Option<Vec<i32>> {
     let mut above = vec![parent(pid)?];
     for _ in 1..DEPTH_MAX {
@@ -128,7 +128,7 @@ fn parent(pid: i32) -> Option<i32> {
 fn kill_one(pid: i32, run_dir: &Path) -> io::Result<()> {
     let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // the process has exited
     if !is_ours(pid, run_dir) {
-        return Ok(()); // the pid was reused, or it runs the container's program and exits with the container
+        return Ok(()); // the pid was reused, or the process now runs the container's program
     }
     process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL)?;
     if !readable_by(&pidfd, Instant::now() + EXIT_TIMEOUT)? {

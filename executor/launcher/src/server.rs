@@ -54,8 +54,8 @@ use idle::Idle;
 /// Maximum number of connected daemons. Usually there is one, or two while a daemon replaces another.
 const DAEMONS_MAX: usize = 4;
 
-/// Time for which another launcher may hold the lock of a run directory while it checks whether the run directory is in
-/// use.
+/// Time limit of one attempt to lock a run directory. Another launcher may briefly hold the lock to check whether the
+/// directory is in use.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Time limit for the exit of the previous launcher. When the limit has passed, this launcher fails.
@@ -92,13 +92,13 @@ struct Server {
     pool: Pool,
     /// Blocks of the pool that this launcher has claimed.
     claims: Claims,
-    /// Id ranges of containers that have no shim and could not be completed.
+    /// Id ranges of containers that have no shim and whose cleanup is incomplete.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
     warm_pool: warm_pool::WarmPool,
     /// Processes that sign certificates.
     signers: Vec<signers::Signer>,
-    /// Lists, checks, garbage collection and late detachments of networks.
+    /// Tasks on networks: lists, checks, garbage collection and repeated detachments.
     network_tasks: network_tasks::NetworkTasks,
     /// Requests that wait until a shim listens or exits.
     deferred: Vec<requests::Deferred>,
@@ -207,11 +207,11 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         unwiped,
         tag_key: None,
         spare: spare(),
-        unreaped: true, // left by the sweep
+        unreaped: true, // the sweep may leave exited children
         shutdown: false,
     };
     detect_processor_features();
-    // Every shim inherits the remaining memory, and shares it with the launcher until the shim writes to it.
+    // Every shim inherits the remaining memory as shared pages, until the shim writes to them.
     heap::trim();
     heap::fill_holes();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -228,7 +228,7 @@ impl Server {
     fn run(&mut self, exit_when_idle: bool) -> io::Result<()> {
         let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
         let mut watched_at = Instant::now();
-        let mut idle = Idle::begun(watched_at);
+        let mut idle = Idle::new(watched_at);
         loop {
             let now = Instant::now();
             let at_rest = self.shims.is_empty() && self.unwiped.is_empty();
@@ -407,7 +407,8 @@ impl Server {
             .chain(self.network_tasks.pids())
     }
 
-    /// Removes everything that the launcher created on the host.
+    /// Stops the launcher's own processes and, if no container remains, removes unused networks, cgroups and id claims.
+    /// If `ephemeral` is true, also removes the state and run directories.
     fn clean_up(&mut self, ephemeral: bool) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
@@ -416,7 +417,7 @@ impl Server {
         self.kill_network_tasks();
         while self.stop_one_warm() {}
         self.recv_from_shims();
-        // The containers of these shims have exited, so their cleanup takes only a moment.
+        // The containers of these shims have exited, so the shims complete their cleanup soon.
         let deadline = Instant::now() + CLEANUP_TIMEOUT;
         let done = self.shims.values().filter(|shim| shim.done);
         let done: Vec<ContainerId> = done
@@ -427,7 +428,7 @@ impl Server {
             self.finish_shim(&id);
         }
         if !self.shims.is_empty() {
-            log::line(Level::Info, "", format_args!("exits; {} containers keep running", self.shims.len()));
+            log::line(Level::Info, "", format_args!("exiting; {} containers keep running", self.shims.len()));
             return;
         }
         crate::network::remove_unused(&self.host);
@@ -484,7 +485,7 @@ impl HasLayers for Server {
 }
 
 /// Lets the standard library detect the processor's features, so that shims and inits inherit the result. On a virtual
-/// machine each of the 20 CPUID instructions is an exit to the hypervisor.
+/// machine, each of the 20 CPUID instructions causes an exit to the hypervisor.
 fn detect_processor_features() {
     #[cfg(target_arch = "x86_64")]
     let _ = std::arch::is_x86_feature_detected!("avx2");
@@ -494,7 +495,7 @@ fn spare() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Creates the directory of containers, which the daemon may read.
+/// Creates a directory of containers that the daemon's group may read.
 fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
     match make_dir(dir, 0o750, Some(host.daemon_gid)) {
         // The daemon's user may have changed.
@@ -551,7 +552,7 @@ fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
 }
 
 fn listen(host: &Host, path: &Path) -> io::Result<SeqpacketListener> {
-    let _ = fs::remove_file(path); // left by an earlier launcher, because this launcher holds the lock
+    let _ = fs::remove_file(path); // stale, because this launcher holds the lock
     let listener = SeqpacketListener::bind(path).map_err(|error| at(path, &error))?;
     listener.set_nonblocking(true)?;
     std::os::unix::fs::lchown(path, None, Some(host.daemon_gid))?;

@@ -66,12 +66,12 @@ pub(crate) use warm::{BEGUN as WARM_STARTED, READY as WARM_READY, WarmInput, run
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 /// Process name of a shim.
 pub(crate) const NAME: &CStr = c"executor-shim";
-/// Time limit for creating a container, without its network, and for starting its program.
+/// Time limit for creating a container, excluding its network, and for starting its program.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Assumed minimum rate of wiping files (overwriting and reading back) on a slow, busy machine, in bytes per second.
 const WIPED_A_SECOND: u64 = 64 << 20;
-/// Time limit for finishing a container after its process has exited, without its network. The limit includes 10 s for
-/// killing leftover processes.
+/// Time limit for finishing a container after its process has exited, excluding its network. 10 s of the limit are for
+/// leftover processes, which are killed.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit for cleanup, which includes 10 s for each cgroup hierarchy.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -107,7 +107,7 @@ struct Ready {
     container: init::create::Created,
     /// First process of the PID namespace that the container has joined (`pid_of`).
     target: Option<OwnedFd>,
-    /// Reservation of the container's host ports until the shim exits.
+    /// Reservation of the container's host ports, until the exit is recorded.
     ports: Option<network::Reserved>,
     log: output::container_log::Log,
     watch: output::redaction::MaskedValues,
@@ -181,7 +181,7 @@ fn isolate() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sets up the process: its own session, a name, signals as events, and subreaping.
+/// Sets up the process: its own session, a name, subreaping, no core dumps, signals as events.
 fn set_up(name: &CStr) -> std::io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(name)?;
@@ -195,7 +195,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let id = ready.record.plan.id.clone();
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
-    // Open the source while init exists, so that init's mount namespace can be inspected after its exit.
+    // Open the outputs' source while init exists, so that init's mount namespace can be inspected after init's exit.
     let outputs = end::outputs::OutputsSource::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
@@ -219,7 +219,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             ready.log.start(&ready.record.plan);
             let (started_at, started) = (now(), Instant::now());
             control.heartbeat().turn(); // creation is complete
-            // The program now has its own copy of the payload, so overwrite the copies of this process first.
+            // The program now has its own copy of the payload, so wipe the payloads first.
             for input in ready.remains.inputs.drain(..) {
                 if let Err(error) = input.wipe() {
                     log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
@@ -302,9 +302,10 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     control.heartbeat().start(FINISH_TIMEOUT + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
-    drop(ports); // released before a client is informed of the exit and requests them
+    drop(ports); // a client that sees the exit may request the same ports
     let reported = matches!(recorded, ExitRecorded::Yes);
-    // If the disk has no space for the record, the container is not completed. Clients see this by its state.
+    // If the disk has no space for the record, the container is not completed. The container's state shows this to
+    // clients.
     control.reached(if reported { State::Completed } else { State::Wiping });
     // Only deletions and containers that need the capacity wait for this cleanup.
     control.heartbeat().start(CLEANUP_TIMEOUT + network::longest(host));
@@ -341,7 +342,7 @@ fn longest_wipe(record: &ContainerRecord) -> Duration {
     Duration::from_secs(bytes / WIPED_A_SECOND)
 }
 
-/// Returns memory to the kernel that only the creation of the container needed, because the shim runs as long as the
+/// Returns to the kernel the memory that only the creation of the container needed. The shim runs as long as the
 /// container.
 fn shrink(watch: &output::redaction::MaskedValues, id: &str) {
     if !watch.is_empty()

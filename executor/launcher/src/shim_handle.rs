@@ -68,7 +68,7 @@ pub(crate) struct Offer {
 
 impl ShimHandle {
     /// Creates the handle for a child of this launcher.
-    pub(crate) fn begun(
+    pub(crate) fn from_child(
         id: ContainerId,
         created_at: Timestamp,
         (pid, pidfd, lifeline): (i32, OwnedFd, Seqpacket),
@@ -112,7 +112,7 @@ impl ShimHandle {
         }
     }
 
-    /// Handles a message of the shim and its descriptors: the volume, which has this kind, and the heartbeat.
+    /// Handles a message of the shim and its descriptors: the volume, of the type `kind`, and the heartbeat.
     pub(crate) fn take(&mut self, report: ShimReport, fds: Vec<OwnedFd>, kind: VolumeKind) {
         let mut fds = fds.into_iter();
         match report.news {
@@ -142,7 +142,7 @@ pub(crate) struct Killed {
     pub(crate) why: String,
 }
 
-/// Divisor of the time limit for a response. After the quotient without a sign of activity, an idle shim is pinged.
+/// Divisor of the time limit for a response: a shim is pinged after a third of the limit without activity.
 const PING_DIVISOR: u32 = 3;
 
 /// Heartbeat of a shim, and its last observed state.
@@ -151,7 +151,7 @@ pub(crate) struct HeartbeatMonitor {
     turns: u64,
     /// Time at which the last change was observed.
     seen: Instant,
-    /// Time at which the shim was pinged without a response so far.
+    /// Time of the ping that the shim has not answered yet.
     asked: Option<Instant>,
 }
 
@@ -177,7 +177,7 @@ impl HeartbeatMonitor {
             }
             (None, Some(line)) if self.seen.elapsed() >= timeout / PING_DIVISOR => {
                 let ping = ShimRequest { sequence: 0, call: Some(ShimCall::Ping(Ping {})) };
-                let _ = line.send(&ping.encode_to_vec(), &[]); // if it does not read, an earlier ping is pending
+                let _ = line.send(&ping.encode_to_vec(), &[]); // if the shim does not read, an earlier ping is pending
                 self.asked = Some(Instant::now());
                 None
             }

@@ -26,7 +26,7 @@ use prost::Message;
 
 use crate::dirs::{Dirs, finish_removals};
 use crate::files::names;
-use crate::finish::{ExitRecorded, ProcessOutcome, Remains, Rotated, now};
+use crate::finish::{ExitRecorded, ProcessOutcome, Remains, RotationResults, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::orphans;
@@ -107,7 +107,7 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
         dirs,
         volumes: volume.into_iter().collect(),
         inputs,
-        rotated: Rotated::default(),
+        rotated: RotationResults::default(),
         views: Vec::new(),
         on_network: true,
     }
@@ -118,7 +118,7 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
 enum RemainsState {
     /// The exit record exists, and only cleanup is left.
     Ended,
-    /// The container was not fully created, or was being undone. All its files are removed.
+    /// The container was not fully created, or its creation was being undone. All its files are removed.
     Incomplete,
     /// The container's exit must be recorded.
     Lost(Box<ContainerRecord>),
@@ -163,7 +163,7 @@ fn finish_remains(
         }
         RemainsState::Lost(record) => *record,
     };
-    log::line(Level::Warning, id.as_str(), "cleaning up the container, whose shim was lost");
+    log::line(Level::Warning, id.as_str(), "the shim was lost; cleaning up its container");
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
@@ -172,7 +172,7 @@ fn finish_remains(
     remains.leave(host, id.as_str(), recorded);
 }
 
-/// Kills the remaining processes of a container. Returns the result as far as it is known.
+/// Kills the remaining processes of a container. Returns the known part of the result.
 fn stop_processes(
     host: &Host,
     record: &ContainerRecord,
@@ -190,7 +190,7 @@ fn stop_processes(
         if !by_itself && identity::alive(init) {
             kill_all(&[init.pid], &kept);
         }
-        // Wait only if init has exited: it may be blocked in the kernel.
+        // Wait only for an init that has exited: a killed init may be blocked in the kernel.
         let ended = process::has_ended(init.pid).ok()?.then(|| process::wait_for(init.pid).ok()).flatten()?;
         by_itself.then_some(ended)
     });
@@ -240,7 +240,7 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
 }
 
 /// Returns true if a process of the container may have run. After a reboot only the first record is left. The first
-/// record has no start.
+/// record has no start time.
 fn may_have_run(record: &ContainerRecord, this_boot: bool) -> bool {
     record.started_at.is_some() || !this_boot
 }
@@ -251,7 +251,7 @@ fn may_lack_output(record: &ContainerRecord, this_boot: bool) -> bool {
     kept && may_have_run(record, this_boot) && record.state < State::Wiping
 }
 
-/// If output may be missing, writes a message to the log and returns true.
+/// Writes a message to the log and returns true if output may be missing.
 fn log_missing_output(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
     if !may_lack_output(record, this_boot) {
         return false;
@@ -263,7 +263,7 @@ fn log_missing_output(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) ->
     true
 }
 
-/// Returns the record of captured outputs. If the shim had not captured all of them, removes partial outputs and
+/// Returns the record of captured outputs. If the shim had not captured all outputs, removes partial outputs and
 /// returns a failure.
 fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> OutputsRecord {
     if let Some(list) = remains.dirs.read_outputs() {
@@ -293,12 +293,11 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
         while !readable_by(process, deadline.min(Instant::now() + EXIT_POLL_INTERVAL)).unwrap_or(true) {
             if Instant::now() >= deadline {
                 // Stop waiting for this process.
-                let late =
-                    format_args!("process {pid} was killed and has not exited within {} s", EXIT_TIMEOUT.as_secs());
+                let late = format_args!("process {pid} did not exit within {} s after SIGKILL", EXIT_TIMEOUT.as_secs());
                 log::line(Level::Warning, "", late);
                 break;
             }
-            orphans::take_ended(kept);
+            orphans::reap_exited(kept);
         }
     }
 }
@@ -546,21 +545,21 @@ mod tests {
         let dirs = Dirs::in_home(home.path());
         let found = || match RemainsState::from_dirs(&dirs) {
             RemainsState::Ended => "ended",
-            RemainsState::Incomplete => "never was",
+            RemainsState::Incomplete => "incomplete",
             RemainsState::Lost(_) => "lost",
         };
         let write = |path: &Path, json: &[u8]| fs::write(path, json).expect("write");
         let json = serde_json::to_vec(&record(State::Running, true)).expect("JSON");
         let exit = ended();
-        assert_eq!(found(), "never was", "no directory");
+        assert_eq!(found(), "incomplete", "no directory");
         fs::create_dir(&dirs.run).expect("mkdir");
-        assert_eq!(found(), "never was", "no state directory");
+        assert_eq!(found(), "incomplete", "no state directory");
         write(&dirs.run.join("container.json"), &json);
-        assert_eq!(found(), "never was", "being undone");
+        assert_eq!(found(), "incomplete", "being undone");
         fs::create_dir(&dirs.state).expect("mkdir");
         assert_eq!(found(), "lost");
         fs::remove_file(dirs.run.join("container.json")).expect("unlink");
-        assert_eq!(found(), "never was", "no record");
+        assert_eq!(found(), "incomplete", "no record");
         write(&dirs.state.join("container.json"), &json);
         assert_eq!(found(), "lost", "by the record in its state directory: the machine was stopped");
         let whole = serde_json::to_vec(&exit).expect("JSON");

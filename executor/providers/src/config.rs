@@ -16,7 +16,7 @@ const TIMEOUT: (u64, u64) = (1, 120);
 /// Default time limit of a fetch, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 pub(crate) const PROVIDERS_MAX: usize = 64;
-/// Maximum number of rules of a provider, of paths of a rule, and of words of a command, each.
+/// Maximum number of rules of a provider, of paths of a rule, and of words of a command.
 const LIST_MAX: usize = 1000;
 /// Default mounts of the KV engine, version 2.
 const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
@@ -351,8 +351,8 @@ impl ProviderConfig {
         Duration::from_secs(self.timeout_seconds.unwrap_or(TIMEOUT_DEFAULT))
     }
 
-    /// Checks that a reference has the fields that this type of provider requires, and no other fields. If not, returns
-    /// the field and the reason.
+    /// Checks that a reference has the fields that this type of provider requires, and no other fields. Returns the
+    /// field and the reason if a field is missing, invalid or not supported.
     pub fn check_reference(
         &self,
         reference: &executor_core::reference::SecretReference,
@@ -362,7 +362,7 @@ impl ProviderConfig {
         {
             return Some(("path", why));
         }
-        let check_reference = match self.kind {
+        let invalid = match self.kind {
             ProviderKind::Directory if !reference.key.is_empty() => Some(("key", "must be empty: a file has no keys")),
             ProviderKind::Directory if !reference.version.is_empty() => {
                 Some(("version", "must be empty: a file has no versions"))
@@ -382,7 +382,7 @@ impl ProviderConfig {
             }
             _ => None,
         };
-        check_reference.map(|(part, why)| (part, why.to_owned()))
+        invalid.map(|(part, why)| (part, why.to_owned()))
     }
 }
 

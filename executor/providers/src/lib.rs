@@ -9,7 +9,7 @@
 //! ```
 //! Several keys of one secret are read from one response, so that they are consistent. All results are limited: a value
 //! has at most 1 MiB, a fetch has a time limit, and the number of concurrent fetches is small. An error states the
-//! cause and contains no part of a response. The types of values wipe them on drop.
+//! cause and contains no part of a response. Values are wiped on drop.
 
 #![forbid(unsafe_code)]
 
@@ -102,8 +102,8 @@ impl Lease {
         Self { id, ends_at: now.saturating_add(seconds), renew_at: now.saturating_add(seconds * 2 / 3), renewable }
     }
 
-    /// Returns the number of seconds until the lease should be renewed. Returns 0 if the number exceeds its possible
-    /// maximum: an earlier process then created the lease before the clock was set back.
+    /// Returns the number of seconds until the lease should be renewed. Returns 0 if the number exceeds two thirds of
+    /// the lease's lifetime, which means that the clock was set back after an earlier process created the lease.
     pub fn due_in(&self, now: u64) -> u64 {
         let left = self.renew_at.saturating_sub(now);
         // The renewal is due after two thirds of the lease time, rounded down.
@@ -152,7 +152,7 @@ impl FetchError {
 
     /// Returns the error for a request that requires a workload token, if the container has no token.
     pub(crate) fn no_token() -> Self {
-        let why = "executord has received no token of the workload since it started; send one with UpdateFiles \
+        let why = "executord has received no token for this workload since executord started; send one with UpdateFiles \
                    (provider_tokens)";
         Self::new(ErrorKind::NoToken, why)
     }

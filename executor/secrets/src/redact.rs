@@ -238,9 +238,14 @@ impl Warnings<'_> {
     fn reported(self, shortest: usize) -> Vec<String> {
         const MIB: usize = 1 << 20;
         let kinds = [
-            (self.short, format!("not masked in the output, because shorter than {shortest} bytes")),
-            (self.bare, format!("masked only with the white space around it, because shorter than {shortest} bytes")),
-            (self.blank, "not masked in the output, because it is white space".to_owned()),
+            (self.short, format!("values shorter than {shortest} bytes are not masked in the output")),
+            (
+                self.bare,
+                format!(
+                    "values shorter than {shortest} bytes without the white space around them are masked only together with it"
+                ),
+            ),
+            (self.blank, "values that consist of white space are not masked in the output".to_owned()),
             (self.partial, format!("not masked in full, because the values exceed {} MiB", VALUES_MAX / MIB)),
             (
                 self.encoded,

@@ -87,8 +87,8 @@ pub struct Volume {
     held: RefCell<Vec<OwnedFd>>,
 }
 
-/// Receives each file, which is open for writing. A short-lived helper writes the files, and passes their descriptors
-/// to a process that keeps the files open.
+/// Callback that receives each file, open for writing. A short-lived helper writes the files, and passes their
+/// descriptors to a process that keeps the files open.
 pub type Pass<'a> = dyn FnMut(OwnedFd) -> io::Result<()> + 'a;
 
 /// Owner and default group of secret files.
@@ -155,8 +155,7 @@ impl Volume {
         self.held.borrow_mut().retain(is_there);
     }
 
-    /// Writes every file and passes it to `pass`. The pages are charged to the cgroup of the calling
-    /// process.
+    /// Writes every file and passes it to `pass`. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
     /// Returns an error if the volume is full or the cgroup's memory limit is reached.
@@ -318,9 +317,9 @@ fn make_generation(
 /// Collects the access that users other than the owner need to a directory.
 #[derive(Default)]
 struct Sharing {
-    /// Group of the first file in the directory that is shared with a group.
+    /// Group of the first file below the directory that users other than the owner can access.
     group: Option<u32>,
-    /// True if a file below is readable by all users, or files below have several groups.
+    /// True if all users can access a file below, or such files have several groups.
     everybody: bool,
 }
 

@@ -91,10 +91,10 @@ impl MemFile {
         // file.
         let seals = fcntl_get_seals(&fd).map_err(|_| invalid("the descriptor is not a memfd"))?;
         if fstatfs(&fd)?.f_type.cast_unsigned() != TMPFS {
-            return Err(invalid("the descriptor is a hugetlb memfd"));
+            return Err(invalid("the descriptor is a memfd of huge pages, which is not supported"));
         }
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(invalid("the memfd's size is not sealed"));
+            return Err(invalid("the size of the memfd is not sealed"));
         }
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(u64::MAX);
         if size > max_len {
@@ -226,8 +226,8 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the passed descriptor {why}"))
 }
 
-/// A copy of a memory file's content, which no other process can change. The copy is overwritten when it is dropped, and
-/// processes that are forked from this process see zeros.
+/// A copy of a memory file's content, which no other process can change. The copy is overwritten when it is dropped,
+/// and processes that are forked from this process see zeros.
 pub struct PrivateCopy(Option<Map>);
 
 impl Deref for PrivateCopy {

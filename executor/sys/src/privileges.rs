@@ -67,8 +67,8 @@ pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 }
 
 /// Permanently reduces the privileges of this process from full privilege over a container to the credentials of a
-/// container process: user, groups, and exactly these capabilities. Other processes of that user cannot
-/// inspect this process.
+/// container process: user, groups, and exactly these capabilities. Other processes of that user cannot inspect this
+/// process.
 ///
 /// # Errors
 /// Returns the same errors as [`drop_to`].
@@ -87,14 +87,14 @@ pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     if !credentials.new_privileges {
         nix::sys::prctl::set_no_new_privs()?;
     }
-    crate::process::forbid_dumps()?; // the kernel may have allowed them again when the user changed
+    crate::process::forbid_dumps()?; // the kernel may have allowed dumps again when the user changed
     let (uids, gids) = (getresuid()?, getresgid()?);
     let user = [uids.real, uids.effective, uids.saved].iter().all(|uid| *uid == user);
     let group = [gids.real, gids.effective, gids.saved].iter().all(|gid| *gid == group);
     if user && group && capabilities::is_limited_to(held)? && capabilities::effective()? == *held {
         return Ok(());
     }
-    Err(io::Error::other("the process still has privileges that the container does not have"))
+    Err(io::Error::other("the process does not have exactly the requested user, group and capabilities"))
 }
 
 /// Permanently reduces the permitted and effective capabilities of this process to `held`, and its ambient
@@ -131,8 +131,8 @@ pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>
 }
 
 /// Runs `act` as a user with only its primary group and no effective capability, then becomes root again. Root uses
-/// this to work in a directory that the user can write to: links there lead only to files that the user can access
-/// itself, and new files belong to the user.
+/// this to work in a directory that the user can write to: links in the directory lead only to files that the user can
+/// access, and new files belong to the user.
 ///
 /// # Errors
 /// Returns the error of `act`, or an error if the caller is not root or cannot become root again. After an error other

@@ -45,7 +45,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
     let reading = std::thread::Builder::new().name("files".into()).spawn(move || {
         let read = if file { content(pipe, &pieces, stat.size) } else { archive(pipe, &pieces, most) };
         if let Err(error) = &read {
-            // Abort the request, so that the server does not treat it as complete.
+            // Abort the request, so that the server does not treat the upload as complete.
             let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
         }
         read
@@ -66,7 +66,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
         let answer = client(&send.rules).send(request, &taken).await.map_err(|error| reported(&url.origin, error))?;
         if answer.status.is_success() { Ok(()) } else { Err(refused(&url.origin, answer.status)) }
     });
-    // The body was dropped with the request, so the thread cannot block on it.
+    // The body was dropped with the request, so the thread cannot block.
     match (answer, reading.join()) {
         (Ok(()), Ok(Ok(()))) => Ok(Report::Sent { bytes: taken.bytes() }),
         // A server may respond before it has read the whole body. Then its response is reported.
@@ -97,7 +97,7 @@ fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
 fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), TarError> {
     let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default().without_total());
     let entry = reader.next_entry()?.filter(|entry| entry.is_plain_file() && entry.size == size);
-    entry.ok_or_else(|| TarError::Read(io::Error::other("the file changed while it was opened")))?;
+    entry.ok_or_else(|| TarError::Read(io::Error::other("the file changed while it was read")))?;
     let mut buffer = vec![0; PIECE];
     while let Some((_, length)) = reader.content(&mut buffer)? {
         let piece = Bytes::copy_from_slice(&buffer[..length]);

@@ -57,7 +57,7 @@ impl std::str::FromStr for Format {
         match text {
             "registry+v1" => Ok(Self::RegistryV1),
             "plain+v0" => Ok(Self::PlainV0),
-            other => Err(format!("{other:?} is not a format of bundles; use registry+v1 or plain+v0")),
+            other => Err(format!("{other:?} is not a bundle format; use registry+v1 or plain+v0")),
         }
     }
 }
@@ -107,7 +107,7 @@ pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
 }
 
 impl Bundle {
-    /// Returns the parts that need an API server, which executord does not provide.
+    /// Returns the parts that need a feature that executord does not provide, such as an API server.
     pub fn not_provided(&self) -> Vec<NotProvided> {
         let mut found = self.csv.as_ref().map(Csv::not_provided).unwrap_or_default();
         for object in &self.objects {

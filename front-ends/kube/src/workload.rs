@@ -234,7 +234,7 @@ fn stateful_set(object: &Located, report: &mut Report) -> Option<Workload> {
     let unavailable_at = format!("{rolling_at}.maxUnavailable");
     let unavailable = update.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
     if rollout::amount(object, &unavailable_at, unavailable, 1, report) == Some(0) {
-        report.refuse(&object.origin, unavailable_at, "P61", "is 0: no pod could ever be replaced");
+        report.refuse(&object.origin, unavailable_at, "P61", "is 0: no pod could be replaced");
     }
     if let Some(policy) = &spec.persistent_volume_claim_retention_policy {
         for (field, value) in [("whenDeleted", &policy.when_deleted), ("whenScaled", &policy.when_scaled)] {

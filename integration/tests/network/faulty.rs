@@ -18,7 +18,7 @@ fn faulty_plugin_is_named_and_rolled_back() {
         ("hangs-and-ignores", "trap '' TERM INT HUP; while :; do sleep 1000; done", "no response within 3 s"),
         ("garbage", "echo hello", "plugin `faulty`, ADD: the output is not a JSON object: expected value"),
         ("nothing", ":", "the output is not a JSON object: EOF"),
-        ("list", "echo '[1]'", "the output is not a JSON object: found another JSON type"),
+        ("list", "echo '[1]'", "the output is not a JSON object: it is another JSON type"),
         ("endless", "yes", "plugin `faulty`, ADD: the output has more than 1048576 bytes"),
         ("complains", "yes >&2", "no response within 3 s"),
         (
@@ -61,7 +61,7 @@ fn faulty_plugin_is_named_and_rolled_back() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
 }
 
-/// A container whose egress cannot be closed is not started. Here a plugin has created a chain of that name without a
+/// A container whose egress cannot be closed is not started. Here a plugin has created the executor's chain without a
 /// hook.
 #[test]
 fn container_fails_if_egress_stays_open() {

@@ -4,11 +4,11 @@ use std::process::Command;
 
 use integration::{dist, warm_pool};
 
-/// Total number of kills, once with and once without warm containers.
+/// Number of kills during the life cycles of containers.
 const SAMPLE: &str = "45";
 /// Number of kills of executord while it fetches secrets.
 const FETCHES: &str = "12";
-/// Total number of kills while certificates are renewed.
+/// Number of kills while certificates are renewed.
 const RENEWALS: &str = "16";
 /// Number of kills of `agent-cli bundle`.
 const INSTALLATIONS: &str = "16";

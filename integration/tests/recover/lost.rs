@@ -51,8 +51,8 @@ fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
 }
 
 /// If a shim is killed, the launcher kills its container, overwrites the files through the second handle, and reports
-/// the exit status as unknown. A descriptor that was opened earlier reads zeros. As a control, it reads the secret
-/// before the kill.
+/// the exit status as unknown. A descriptor that was opened earlier reads zeros. As a control, the descriptor reads the
+/// secret before the kill.
 #[test]
 fn killed_shim_is_cleaned_up_by_launcher() {
     let launcher = Launcher::start(&[]);
@@ -113,8 +113,8 @@ fn container_exits_cleanly_without_launcher() {
     assert!(!launcher.run_dir().join("containers/alone").exists());
 }
 
-/// If a container has lost its launcher and its shim, the next launcher kills it, overwrites the files through the
-/// container's own mounts, and removes everything.
+/// If a container has lost its launcher and its shim, the next launcher kills the container, overwrites the files
+/// through the container's own mounts, and removes everything.
 #[test]
 fn container_that_lost_everything_is_swept() {
     let mut launcher = Launcher::start(&[]);
@@ -245,13 +245,13 @@ fn impatient(dir: &Path) -> Launcher {
     Launcher::start(&["--config", path.to_str().unwrap()])
 }
 
-/// The first launcher must not kill a second launcher on the same run directory as a leftover process, when it cleans
-/// up after a killed shim. The second launcher reports that the directory is in use.
+/// When a launcher cleans up after a killed shim, it must not mistake a second launcher on the same run directory for a
+/// leftover process and kill it. The second launcher reports that the directory is in use.
 #[test]
 fn starting_launcher_is_not_killed_as_orphan() {
     let launcher = Launcher::start(&[]);
     let second = wait::until("a second launcher is frozen while it starts", || {
-        let mut child = launcher.rival();
+        let mut child = launcher.spawn_second();
         let pid = child.id() as i32;
         let from_memory = |pid| {
             std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().starts_with("/memfd:"))

@@ -205,7 +205,7 @@ fn failures_are_reported_as_diego_does() {
 }
 
 /// If a step is cancelled before its program runs, it gets the stop signal like a running step. If the signal does not
-/// terminate it, it gets SIGKILL.
+/// terminate the step, the step gets SIGKILL.
 #[test]
 fn cancelled_starting_step_receives_stop_signal() {
     let daemon = Daemon::start();
@@ -375,7 +375,7 @@ fn killed_shim_ends_and_reports_all_steps() {
     // If the launcher waited only for init, there would be a deadlock: init waits for the steps, and the steps wait for
     // the launcher.
     let logged = daemon.setup().logged();
-    assert!(logged.contains("whose shim was lost") && !logged.contains("has not exited within"), "{logged}");
+    assert!(logged.contains("the shim was lost") && !logged.contains("did not exit within"), "{logged}");
 }
 
 /// If the step starter is killed, running steps are killed, no further step starts, and the failure names the step

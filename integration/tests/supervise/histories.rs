@@ -72,7 +72,7 @@ impl History {
             62..72 => self.delete(),
             72..80 => self.wait(),
             80..88 => self.observe(),
-            _ => self.deaths(),
+            _ => self.kill_and_restart(),
         }
     }
 
@@ -97,7 +97,7 @@ impl History {
         self.containers.insert(id, Known { quick, asked: false, shim_killed: false, generation: 1 });
     }
 
-    /// Sends the same request again, which finds the same container, whatever its state.
+    /// Sends the same request again, which finds the same container in any state.
     fn run_again(&mut self) {
         let Some(id) = self.any() else { return };
         match self.node.api.run(Self::request(&id, self.containers[&id].quick)) {
@@ -171,8 +171,9 @@ impl History {
         self.evaluate(&container);
     }
 
-    /// Kills some of the three processes in random order. Restarts executord and the launcher, as a supervisor does.
-    fn deaths(&mut self) {
+    /// Kills a random selection of a shim, executord and the launcher. Then restarts executord and the launcher, as a
+    /// supervisor does.
+    fn kill_and_restart(&mut self) {
         let which = 1 + self.below(7);
         let shims = self.node.shims();
         if which & 4 != 0 && !shims.is_empty() {
@@ -233,8 +234,8 @@ fn seed() -> u64 {
     seed.max(1)
 }
 
-/// Whatever calls are made and whatever processes are killed, earlier responses stay valid, each container is completed
-/// at most once, and its secrets are wiped. Nothing is left after all containers are deleted.
+/// After any sequence of calls and kills, earlier responses stay valid, each container is completed at most once, and
+/// its secrets are wiped. Nothing is left after all containers are deleted.
 #[test]
 fn random_histories_keep_earlier_responses_valid() {
     let seed = seed();

@@ -1,5 +1,5 @@
-//! Captured outputs, and secrets that are never captured although containers attempt it. The control of each claim
-//! shows that the test would detect a capture.
+//! Tests captured outputs. Secrets are never captured, even if a container attempts a capture. The control of each
+//! claim shows that the test would detect a capture.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -104,7 +104,7 @@ fn symlink_to_a_secret_is_skipped() {
     let (_, fetched) = captured(&daemon, with_outputs(declared, request()));
     assert_eq!(fetched.paths(), ["/srv/real"]);
     let reasons = ["/srv/link", "/srv/dir/key", "/srv/dir/none"].map(|path| fetched.reason(path));
-    assert_eq!(reasons, ["a symbolic link", "behind a symbolic link", "behind a symbolic link"]);
+    assert_eq!(reasons, ["a symbolic link", "the path contains a symbolic link", "the path contains a symbolic link"]);
     let (_, fetched) = captured(&daemon, with_outputs(directory("/srv/dir"), request()));
     assert_eq!((fetched.paths().len(), fetched.reason("/srv/dir")), (0, "a symbolic link"));
 }
@@ -160,7 +160,8 @@ fn output_directory_contains_only_copied_secrets() {
     }
 }
 
-/// A container's /tmp and /run are its own tmpfs mounts. Their outputs are read while its mount namespace still exists.
+/// A container's /tmp and /run are its own tmpfs mounts. Outputs there are read while the container's mount namespace
+/// still exists.
 #[test]
 fn outputs_of_every_kind_of_file_system() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -171,7 +172,7 @@ fn outputs_of_every_kind_of_file_system() {
     assert_eq!((fetched.text("/tmp/o/f"), fetched.text("/run/o/f")), ("t\n".into(), "r\n".into()));
     assert!(fetched.text("/etc/passwd").starts_with("root:x:0:0:root:/root:/bin/sh\nvcap"), "the container's own");
     let reasons = ["/tmp/o", "/tmp/none", "/none/f"].map(|path| fetched.reason(path));
-    assert_eq!(reasons, ["a directory", "not there", "not there"]);
+    assert_eq!(reasons, ["a directory", "no such file", "no such file"]);
 
     let before = rootfs.listing();
     let (_, fetched) = captured(
@@ -182,7 +183,7 @@ fn outputs_of_every_kind_of_file_system() {
     assert!(!fetched.paths().contains(&"/etc/group"), "{fetched:?}");
     assert_eq!(rootfs.listing(), before);
 
-    for (path, reason) in [("/tmp/none", "not there"), ("/etc/passwd", "not a directory")] {
+    for (path, reason) in [("/tmp/none", "no such file"), ("/etc/passwd", "not a directory")] {
         let (_, fetched) = captured(&daemon, with_outputs(directory(path), sh("true")));
         assert_eq!((fetched.paths().len(), fetched.reason(path)), (0, reason));
     }
@@ -218,8 +219,7 @@ fn names_modes_and_what_is_no_file() {
     assert_eq!(fetched.skipped.len(), skipped.len(), "{:?}", fetched.skipped);
 }
 
-/// A capture reads files as the process's user: declared outputs contain nothing that the process itself could not have
-/// read.
+/// A capture reads files as the process's user: declared outputs contain only data that the process itself could read.
 #[test]
 fn files_unreadable_by_user_are_not_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -51,7 +51,7 @@ fn cp_from_a_kept_container() {
     let piped = command(Some(&socket), &["cp", "kept:/tmp/large", "-"]).output().unwrap();
     assert_eq!(piped.stdout, fs::read(at("x")).unwrap());
     let all = run(&socket, &["cp", "--json", "kept:", &at("all")]);
-    assert_eq!((all.status, &all.json()["skipped"][0]["reason"]), (125, &"not there".into()), "{all:?}");
+    assert_eq!((all.status, &all.json()["skipped"][0]["reason"]), (125, &"no such file".into()), "{all:?}");
     assert_eq!(fs::read_to_string(at("all/small")).unwrap(), "small\n");
     let shown = run(&socket, &["inspect", "kept"]).stdout;
     assert!(shown.contains("2 files, 2.8 MiB; 1 not captured") && shown.contains("/tmp/large, /tmp/small"), "{shown}");

@@ -37,11 +37,11 @@ fn random_trees_follow_rules_under_kills() {
         for (id, tree) in &trees {
             node.api.run(tree.request(id)).unwrap_or_else(|status| panic!("{id}: {status}: {tree:#?}"));
         }
-        let deaths = random.below(4);
-        if deaths != 0 {
+        let killed = random.below(4);
+        if killed != 0 {
             std::thread::sleep(Duration::from_millis(random.below(300))); // part of the input: the time of the kills
             for (bit, part) in [(1, Part::Executord), (2, Part::Launcher)] {
-                if deaths & bit != 0 {
+                if killed & bit != 0 {
                     node.kill(part);
                 }
             }

@@ -29,7 +29,9 @@ pub(super) fn run(
     let path = std::env::var("PATH").unwrap_or_default();
     // `script` provides the terminal.
     let mut command = room.command("script");
-    let line = format!("cd {} && timeout 120 bash guide.sh", directory.display()); // nsenter changes the directory
+    // nsenter changes the directory. The kernel stops crictl (SIGTTOU) when it sets the terminal's mode in the
+    // background.
+    let line = format!("cd {} && timeout --foreground 120 bash guide.sh", directory.display());
     command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     command.env("PATH", format!("{}:{path}", supplies.programs().display()));
     command.env("CONTAINER_RUNTIME_ENDPOINT", format!("unix://{}", runtime.socket.display()));

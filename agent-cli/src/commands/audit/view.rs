@@ -84,9 +84,9 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
         table.row(std::iter::once((place(row).to_owned(), Role::Plain)).chain(cells));
     }
     text += &table.render(style);
-    text += "\n  ran    while it ran, where it belongs       -   nowhere\n  \
-             RAN    while it ran, where it must not be   ?   not searched, or not offered\n  \
-             LEFT   one second after the exit\n\n";
+    text += "\n  ran    found during the run, where expected    -   not found\n  \
+             RAN    found during the run, where forbidden   ?   not searched, or no input\n  \
+             LEFT   found one second after the exit\n\n";
     let mut list = |title: &str, hits: &[Hit]| {
         if !hits.is_empty() {
             text += &format!("{}\n", style.paint(Role::Bad, title));
@@ -97,7 +97,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
         }
     };
     list("Left after the exit:", &findings.left);
-    list("While it ran, where it must not be:", &findings.astray);
+    list("Found during the run, where forbidden:", &findings.astray);
     for kind in Kind::ALL.into_iter().filter(|kind| !findings.kinds.contains(kind)) {
         text += &format!("Not offered by this daemon: {}\n", words(kind));
     }

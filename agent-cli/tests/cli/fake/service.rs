@@ -239,7 +239,7 @@ impl Executor for Service {
         self.0.call(Call::Update(request.clone()));
         let mut container = self.0.get(&request.id)?;
         if request.expected_generation.is_some_and(|expected| expected != container.files_generation) {
-            return Err(Status::aborted(format!("the files are of generation {}", container.files_generation)));
+            return Err(Status::aborted(format!("the files have generation {}", container.files_generation)));
         }
         container.files_generation += 1;
         container.files_updated_at = Some(Timestamp { seconds: 9, nanos: 0 });

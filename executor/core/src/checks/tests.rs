@@ -35,7 +35,7 @@ fn failed() -> CheckOutcome {
     CheckOutcome::Failed("refused".into())
 }
 
-/// Executes the check that is due, at its time.
+/// Executes the next check at its due time.
 fn step(monitor: &mut Monitor<'_>, outcome: &CheckOutcome) -> (CheckId, Duration, Option<HealthChange>) {
     let (id, at) = monitor.next().unwrap();
     let change = monitor.tick(at).or_else(|| monitor.report(id, outcome, at, AT, 0).0);
@@ -101,8 +101,8 @@ fn unhealthy_start_fails_at_startup_timeout() {
     assert_eq!(change, Some(HealthChange::End("Instance never healthy after 1m0s: refused".into())));
 }
 
-/// A check that could not be executed counts neither as success nor as failure. A daemon that is late executes a check
-/// before it terminates the container.
+/// A check that could not be executed counts neither as success nor as failure. A late daemon executes a check before
+/// terminating the container.
 #[test]
 fn p37_only_a_failure_ends_a_container() {
     let checks = checks(&[check(1, 0)], &[], &[]);

@@ -102,23 +102,23 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
     if report.0.is_empty() { Ok(Plan { limits, host_options, ..plan.clone() }) } else { Err(report.0) }
 }
 
-/// Replaces lists of CPUs and memory nodes. A container without such a list shares a cgroup of its hierarchy with
-/// others.
+/// Replaces lists of CPUs and memory nodes. A container without such a list shares a cgroup of its hierarchy with other
+/// containers.
 fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mut Report) {
     let lists = host_options::cpusets([&update.cpus, &update.memory_nodes], report);
     let has_cpuset = options.has_cpuset();
     let fields = [("limits.cpuset_cpus", &mut options.cpus), ("limits.cpuset_mems", &mut options.memory_nodes)];
     for ((field, old), new) in fields.into_iter().zip(lists).filter(|(_, new)| !new.is_empty()) {
         if !has_cpuset {
-            let why = "cannot be changed: the container was started without its own processors and memory nodes";
+            let why = "cannot be changed: the container was started without cpuset_cpus and cpuset_mems";
             report.add(field, Unsuitable.because(why));
         }
         *old = new;
     }
 }
 
-/// Reports a limit that a request sets by two fields, and a negative quota. `unlimited` has a flag each for memory and
-/// processes, `cpu` a flag each for the CPU limit and the CPU weight, which is true if both fields are set.
+/// Reports limits that a request sets by two fields, and a negative quota. A flag is true if both fields are set:
+/// `unlimited` for memory and processes, `cpu` for the CPU limit and the CPU weight.
 fn exclusive(unlimited: [bool; 2], cpu: [bool; 2], quota_us: i64, report: &mut Report) {
     let pairs = [
         ("limits.unlimited_memory", "limits.memory_bytes", unlimited[0]),
@@ -298,8 +298,8 @@ mod tests {
         reported.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
     }
 
-    /// CRI rule C29: "no limit" differs from an unset limit, is not counted, and needs the operator's permission, which
-    /// the launcher checks, too.
+    /// CRI rule C29: "no limit" differs from an unset limit, reserves no capacity, and needs the operator's permission.
+    /// The launcher checks this permission, too.
     #[test]
     fn no_limit_differs_from_unset() {
         let unlimited = Unlimited { memory: true, pids: true };

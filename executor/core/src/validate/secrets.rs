@@ -53,7 +53,7 @@ pub(super) fn recheck(field: &str, process: &PlannedProcess) -> Result<(), Vec<V
     let ascending = indices.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || indices.last().is_some_and(|last| *last >= process.argument_count) {
         let field = format!("{field}.secret_arguments");
-        return Err(vec![Violation::new(field, "are not ascending indices of the arguments")]);
+        return Err(vec![Violation::new(field, "must be ascending indices of the arguments")]);
     }
     let names = &process.secret_environment_names;
     if names.len() > LIST_MAX || names.iter().any(|name| name.is_empty() || name.contains(['=', '\0'])) {

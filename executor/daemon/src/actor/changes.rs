@@ -1,6 +1,6 @@
 //! Changes that a container's task receives while the container runs: shim reports, check results, changes of secret
-//! sources. A change of the reported status is logged and becomes an event. Data that the next daemon needs is stored in
-//! the ledger.
+//! sources. A change of the reported status is logged and becomes an event. Data that the next daemon needs is stored
+//! in the ledger.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Actor {
         }
     }
 
-    /// Advances to the state in the shim's record. The ledger may lack the last state before a kill of the daemon.
+    /// Advances to the state in the shim's record. If the daemon was killed, the ledger may lack the last state.
     pub(super) fn catch_up(&mut self, recorded: State) {
         if recorded <= self.facts.state || recorded == State::Completed {
             return;

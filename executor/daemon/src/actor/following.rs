@@ -58,7 +58,7 @@ enum RefreshOutcome {
     /// At least one provider did not respond.
     Stale,
     /// Another update of the container was applied first, or no launcher has connected yet. The poll is repeated.
-    Overtaken,
+    Superseded,
 }
 
 async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
@@ -78,7 +78,7 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
             tokio::select! {
                 () = &mut pause => break,
                 Ok(()) = rules.changed() => stop_denied(node, handle).await,
-                // A new token can end the reason for a failed fetch.
+                // The last fetch may have failed for lack of a valid token.
                 () = handle.tokens_changed.notified() => {
                     if handle.facts().is_some_and(|facts| is_any_followed_stale(&facts.sources)) {
                         break;
@@ -93,7 +93,7 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
                 backoff = Some(Backoff::new(shortest_poll(node, &facts), POLL_DELAY_MAX));
             }
             RefreshOutcome::Stale => {}
-            RefreshOutcome::Overtaken => again = true,
+            RefreshOutcome::Superseded => again = true,
         }
     }
 }
@@ -145,8 +145,8 @@ fn is_allowed(node: &Node, source: &SourceRecord) -> bool {
     covering_rule(node, source).is_some()
 }
 
-/// Stops refreshing sources that no rule allows any longer. The container keeps their values, marked as stale, until an
-/// update names them again.
+/// Stops refreshing sources that no rule allows any longer. The container keeps the values, marked as stale, until an
+/// update names the sources again.
 async fn stop_denied(node: &Node, handle: &Handle) {
     let Some(facts) = handle.facts() else { return };
     let denied = facts.sources.iter().filter(|source| source.followed && !is_allowed(node, source));
@@ -159,7 +159,7 @@ async fn stop_denied(node: &Node, handle: &Handle) {
         ended.push(SourceRecord { followed: false, lease: None, stale: Some(stale(old, why)), ..old.clone() });
     }
     if !ended.is_empty() {
-        handle.report_sources(SourceChange::Looked(ended)).await;
+        handle.report_sources(SourceChange::Polled(ended)).await;
     }
 }
 
@@ -171,7 +171,7 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     let Some(facts) = handle.facts() else { return RefreshOutcome::Fresh };
     drop(turn);
     // Values cannot be compared without the launcher's key.
-    let Some(key) = node.launcher.tag_key() else { return RefreshOutcome::Overtaken };
+    let Some(key) = node.launcher.tag_key() else { return RefreshOutcome::Superseded };
     let now = seconds();
     let is_due = |source: &&SourceRecord| {
         source.followed && source.lease.as_ref().is_none_or(|lease| source.stale.is_some() || lease.due_in(now) == 0)
@@ -209,11 +209,11 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     executor_secrets::scrub_stack();
     if !files.is_empty() {
         let request = update(&facts, files);
-        match rotate::replace(node, request, SourceChange::Looked(looked.clone())).await {
+        match rotate::replace(node, request, SourceChange::Polled(looked.clone())).await {
             Ok(()) => {
                 return if is_any_followed_stale(&looked) { RefreshOutcome::Stale } else { RefreshOutcome::Fresh };
             }
-            Err(problem) if problem.kind == Kind::Aborted => return RefreshOutcome::Overtaken,
+            Err(problem) if problem.kind == Kind::Aborted => return RefreshOutcome::Superseded,
             Err(_) if handle.state() != Some(State::Running) => return RefreshOutcome::Fresh,
             Err(problem) => {
                 tracing::warn!(container = %handle.id(), "new secrets were not applied: {problem}");
@@ -225,7 +225,7 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     }
     let outcome = if is_any_followed_stale(&looked) { RefreshOutcome::Stale } else { RefreshOutcome::Fresh };
     if looked.iter().any(|source| !facts.sources.contains(source)) {
-        handle.report_sources(SourceChange::Looked(looked)).await;
+        handle.report_sources(SourceChange::Polled(looked)).await;
     }
     outcome
 }

@@ -85,7 +85,7 @@ pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
     }
     let mut tasks = node.forwarding.subscribe();
     if tokio::time::timeout(limit, tasks.wait_for(|tasks| *tasks == 0)).await.is_err() {
-        tracing::warn!("timed out waiting for the readers of logs");
+        tracing::warn!("timed out waiting for log forwarding to stop");
     }
     let last = Arc::clone(node);
     let saved = tokio::task::spawn_blocking(move || {

@@ -53,7 +53,7 @@ pub(super) async fn attach(
     Ok(answers)
 }
 
-/// Connects the client to the container's shim. The flag is true if the process has a terminal.
+/// Connects the client to the container's shim. The returned flag is true if the process has a terminal.
 async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, bool), ApiError> {
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id.as_str()))?;
@@ -66,7 +66,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
         return refused("does not accept input: run it with `stdin` to send input".into());
     }
     let exhausted = |error: std::io::Error| {
-        ApiError::new(Kind::Exhausted, format!("no descriptors for a client of container {id}: {error}"))
+        ApiError::new(Kind::Exhausted, format!("cannot connect a client to container {id}: {error}"))
     };
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;

@@ -68,7 +68,7 @@ impl Images for ImageService {
             )
             .into());
         };
-        // Checked before the client sends the archive.
+        // Check the policy before the client sends the archive.
         self.node.config.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
         let form = match header.form() {
             v1::import_header::Form::OciArchive => ImportFormat::OciArchive,
@@ -92,7 +92,7 @@ impl Images for ImageService {
                 _ => return Err(ApiError::invalid_field("data", "only data may follow the header").into()),
             }
         }
-        // Spawned, so that a client that disconnects does not leave a partial import.
+        // Use a task, so that a client that disconnects does not leave a partial import.
         let images = Arc::clone(&self.node.images);
         let task = tokio::spawn(async move { images.import(upload, form, inner, name.as_ref()).await });
         let record = task.await.map_err(ApiError::from)?.map_err(reported)?;

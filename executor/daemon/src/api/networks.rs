@@ -34,7 +34,7 @@ pub(super) async fn list(node: &Node, names: Vec<String>) -> Result<v1::ListNetw
     Ok(answer)
 }
 
-/// Returns the results of the checks of a network.
+/// Checks a network, and returns the results.
 ///
 /// # Errors
 /// Returns an error if the name is invalid, the caller's previous check is running, or the launcher refuses.
@@ -73,7 +73,7 @@ fn check_names(names: &[String]) -> Result<(), ApiError> {
 fn invalid_name(name: &str) -> FieldFault {
     let shown: String = name.chars().take(NAME_SHOWN).collect();
     let why = format!(
-        "{shown:?} is not a name of a network: use at most 128 letters, digits, `_`, `.` and `-`, and begin with a \
+        "{shown:?} is not a valid network name: use at most 128 letters, digits, `_`, `.` and `-`, and begin with a \
          letter or digit"
     );
     ViolationReason::InvalidFormat.because(why)

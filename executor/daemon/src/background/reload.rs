@@ -23,8 +23,9 @@ const READ_DELAY: Duration = Duration::from_millis(100);
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Provider key whose changes take effect immediately.
 const ALLOW: &str = "allow";
-/// Names of the table whose changes take effect immediately, and of the table with `allow`.
+/// Table whose changes take effect immediately.
 const CALLERS: &str = "callers";
+/// Table of the secret providers.
 const PROVIDERS: &str = "secret_providers";
 
 /// Keeps the rules current until the daemon stops.
@@ -56,7 +57,7 @@ struct Reload {
     done: Option<String>,
     /// Text of the last read, if it differs from `done`.
     candidate: Option<String>,
-    /// Last error that was logged, so that it is logged once.
+    /// Last logged error, so that a repeated error is logged once.
     error: String,
     /// Changed keys that were logged and take effect at the next start.
     pending: BTreeSet<String>,
@@ -109,7 +110,7 @@ impl Reload {
         let rules = config.rules();
         let callers = rules.callers.0.len();
         if node.rules.replace(rules) {
-            tracing::info!(callers, "{}: the rules of callers and references were replaced", path(config));
+            tracing::info!(callers, "{}: [[callers]] and secret_providers.allow were reloaded", path(config));
         }
         let pending = changed_keys(&node.config.text, &config.text);
         if !pending.is_empty() && pending != self.pending {
@@ -122,7 +123,7 @@ impl Reload {
     fn report(&mut self, error: &ConfigError) {
         let error = executor_core::errors::chain(error);
         if error != self.error {
-            tracing::error!("the current rules of callers and references stay in force: {error}");
+            tracing::error!("[[callers]] and secret_providers.allow stay as they were: {error}");
             self.error = error;
         }
     }

@@ -158,7 +158,7 @@ impl Tcp {
             client_ca: file("listen.tcp.client_ca", self.client_ca),
         };
         if wanted && callers.is_empty() && faults.is_empty() {
-            let why = "no client may call over TCP: add at least one caller, or unset listen.tcp.address";
+            let why = "no client may call over TCP: add at least one [[callers]] entry, or unset listen.tcp.address";
             faults.push(check.fault("callers", &"[]", why));
         }
         if !wanted && !callers.is_empty() && faults.is_empty() {

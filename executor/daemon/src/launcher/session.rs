@@ -73,8 +73,8 @@ impl Session {
         self.welcome.pid
     }
 
-    /// Describes how the launcher's configuration differs from executord's, and the remedy; `None` if it does not
-    /// differ.
+    /// Returns the differences between the launcher's configuration and executord's, with the remedy; `None` if the
+    /// configurations are equal.
     pub fn difference(&self) -> Option<&str> {
         self.difference.as_deref()
     }
@@ -170,7 +170,7 @@ impl Session {
                 welcome.version
             )),
             Some(LauncherAnswer::Refused(Refused { message, .. })) => Err(message),
-            Some(_) => Err("the launcher sent another message instead of its greeting".to_owned()),
+            Some(_) => Err("the launcher sent an unexpected message instead of its greeting".to_owned()),
             None => Err("the launcher closed the connection".to_owned()),
         }
     }
@@ -211,8 +211,8 @@ fn difference(ours: &SectionDigests, welcome: &Welcome) -> Option<String> {
 
 impl Launcher {
     /// Keeps the launcher connected until the daemon stops. `first` is a connection that was opened at startup;
-    /// `lost_shim` is called for containers that the launcher has cleaned up; `hint` returns the reason why a lost
-    /// launcher may not be restarted.
+    /// `lost_shim` is called for containers that the launcher has cleaned up; `hint` returns the reason for a lost
+    /// connection, if known.
     pub async fn run(
         self: Arc<Self>,
         mut first: Option<Seqpacket>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  shim ──> log, log.1 ──> reader ──> lines ──> messages ──> connection ──> receiver
-//!  (masked, limited)       one of each container and target  one of each target
+//!  (masked, limited)       one per container and target      one per target
 //! ```
 //! The log files are the queue. The files exist anyway, each has a size limit, and a shim waits only for the disk.
 //! Therefore no receiver can block a container, and a container that floods its log loses only its own lines. If output
@@ -218,15 +218,15 @@ impl LogSinks {
         for target in &self.targets {
             let Dropped { lines, bytes } = std::mem::take(&mut *locked(&target.unreported));
             if lines > 0 || bytes > 0 {
-                tracing::warn!(to = target.name, lines, bytes, "dropped output of containers that could not be sent");
+                tracing::warn!(to = target.name, lines, bytes, "dropped output of containers before it was sent");
             }
         }
     }
 }
 
 impl LogSink {
-    /// Starts sending a container's log; `None` if all of it was sent. `is_over` is true if the container completed
-    /// under an earlier daemon.
+    /// Starts sending a container's log; `None` if nothing remains to be sent. `is_over` is true if the container
+    /// completed under an earlier daemon.
     pub(crate) fn log(
         self: &Arc<Self>,
         plan: &Plan,
@@ -394,8 +394,8 @@ impl ForwardedLog {
         self.reader.remaining()
     }
 
-    /// Drops the unsent output of the log, and counts the output as dropped. `unsent` was read but not sent. Blocks on
-    /// the disk.
+    /// Drops the unsent output of the log, and counts the output as dropped. `unsent` holds the last batch, and the
+    /// number of messages of the batch that were sent. Blocks on the disk.
     pub(crate) fn give_up(&mut self, unsent: Option<(&MessageBatch, usize)>) {
         let mut rest = Dropped::default();
         if let Some((batch, sent)) = unsent {
@@ -414,7 +414,7 @@ impl ForwardedLog {
         self.target.count_dropped(rest);
     }
 
-    /// Stops sending the container's log.
+    /// Stops sending the container's log, and records that nothing remains to be sent.
     pub(crate) fn finish(self) {
         let place = self.assembler.resume();
         self.target.places.reached(&self.id, self.created_at, place, true);

@@ -43,7 +43,7 @@ struct Directory {
     changed: watch::Sender<()>,
 }
 
-/// Watches one directory until it is dropped.
+/// Subscription to the changes of one directory, which ends on drop.
 #[derive(Debug)]
 pub struct Subscription {
     shared: Arc<WatchShared>,
@@ -52,7 +52,7 @@ pub struct Subscription {
 }
 
 impl DirectoryWatch {
-    /// Creates a watch without directories. Must be called on the runtime, where a task forwards changes.
+    /// Creates a watch without directories. Must be called on the Tokio runtime, where a task forwards changes.
     ///
     /// # Errors
     /// Returns an error if this user's limit on inotify instances is reached.
@@ -87,7 +87,7 @@ impl Subscription {
         self.changed.mark_unchanged();
     }
 
-    /// Waits for a change that is not marked as seen, and marks it as seen.
+    /// Waits for a change that is not marked as seen, and marks the change as seen.
     pub async fn changed(&mut self) {
         // The wait cannot fail: the sender exists as long as a subscription exists.
         let _ = self.changed.changed().await;
@@ -123,7 +123,7 @@ async fn pass_on(mut inotify: AsyncFd<Inotify>, shared: Arc<WatchShared>) {
             Ok(())
         });
         if let Err(error) = read.await {
-            tracing::error!(%error, "cannot read inotify events: logs are no longer followed");
+            tracing::error!(%error, "cannot read inotify events: changes of logs, certificates and configuration are no longer noticed");
             return;
         }
     }

@@ -3,11 +3,11 @@
 //! ```text
 //!  admit ──> Handle ── presence: watch ──> Get, List, Wait, StreamLogs
 //!              │  └── shim: link ────────> Stop, Signal
-//!              └── driven by one task (actor), from its launch or its recovery to its completion
+//!              └── driven by one task (actor), from the container's launch or recovery to its completion
 //! ```
 //!
-//! The handle outlives the task, and then holds only the status of the completed container. After the container's
-//! completion, and before the task returns, the shim releases the node's resources.
+//! The handle outlives the task, and then holds only the status of the completed container. After the container has
+//! completed and before the task returns, the shim releases the container's node resources.
 
 pub mod link;
 pub(crate) mod reading;
@@ -67,18 +67,18 @@ pub struct Handle {
     /// True for a pod that accepts no new members.
     closed: AtomicBool,
     presence: watch::Sender<Presence>,
-    /// Changed when a container joins or leaves a network.
+    /// Incremented when a container joins or leaves a network.
     networks: watch::Sender<u64>,
     shim: Mutex<Option<Arc<ShimLink>>>,
     /// Latest reading of the counters.
     pub(crate) reading: LatestReading,
-    /// True if all node resources of the container were removed, except for the files that its deletion removes.
+    /// True after all node resources of the container were removed. Only files remain, until the deletion.
     removed: watch::Sender<bool>,
     /// Notified when the launcher has cleaned up the container after its shim was lost.
     pub(crate) shim_lost: Notify,
     /// Held during the deletion of the container.
     pub(crate) deleting: tokio::sync::Mutex<()>,
-    /// Held during an update of the secret files.
+    /// Held during an update of files, egress or limits, and during Start, Pause and Resume.
     pub(crate) updating: tokio::sync::Mutex<()>,
     /// Logins of the workload at its secret providers. Empty after a restart of this daemon.
     pub(crate) logins: WorkloadLogins,
@@ -93,8 +93,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Returns the error for an update whose response was lost. `advice` describes how a client can check whether the
-    /// shim applied the update.
+    /// Returns the error for a call to the shim whose response was lost. `advice` describes how a client can check the
+    /// result.
     pub(crate) fn response_lost(&self, advice: &str) -> ApiError {
         if self.state().is_none_or(|state| state >= State::Wiping) {
             return shim_is_gone(self.id());
@@ -103,8 +103,8 @@ impl Handle {
         ApiError::new(Kind::Unavailable, why)
     }
 
-    /// Creates the handle of a container with this status. `networks` is changed when the container joins or leaves a
-    /// network.
+    /// Creates the handle of a container with this status. `networks` is incremented when the container joins or leaves
+    /// a network.
     pub fn new(facts: ContainerStatus, networks: watch::Sender<u64>) -> Self {
         let (sources, source_updates) = mpsc::unbounded_channel();
         Self {
@@ -141,7 +141,7 @@ impl Handle {
         self.is_pod
     }
 
-    /// Returns true if the container exists, and its result is kept until it is deleted.
+    /// Returns true if the container exists and is kept until a client deletes it.
     pub(crate) fn is_kept_until_deleted(&self) -> bool {
         self.facts().is_some_and(|facts| facts.plan.keep_until_deleted)
     }
@@ -187,8 +187,8 @@ impl Handle {
         self.is_over() && !*self.removed.borrow()
     }
 
-    /// Waits until all node resources of a completed, refused or deleted container were removed, except for the files
-    /// that its deletion removes.
+    /// Waits until all node resources of a completed, refused or deleted container were removed. Only files may remain,
+    /// until the deletion.
     pub(crate) async fn until_removed(&self) {
         // The wait cannot fail, because `self` owns the sender.
         let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
@@ -206,7 +206,7 @@ impl Handle {
     /// Waits until Run can respond: the process has started, can no longer start, or is held until Start.
     ///
     /// # Errors
-    /// Returns an error if the container could not be created as requested, or not in time.
+    /// Returns an error if the container could not be created as requested, or is in quarantine.
     pub async fn created(&self) -> Result<Arc<ContainerStatus>, ApiError> {
         self.wait_in_time(|facts| facts.is_held() || facts.start_is_decided()).await
     }
@@ -214,7 +214,7 @@ impl Handle {
     /// Waits until the process has started, or can no longer start.
     ///
     /// # Errors
-    /// Returns an error if the container could not be created as requested, or not in time.
+    /// Returns an error if the container could not be created as requested, or is in quarantine.
     pub async fn started(&self) -> Result<Arc<ContainerStatus>, ApiError> {
         self.wait_in_time(ContainerStatus::start_is_decided).await
     }
@@ -303,7 +303,7 @@ impl Handle {
     }
 
     /// Returns the receiver of changes of the secret sources; only the first call returns it.
-    pub(crate) fn take_source_news(&self) -> Option<mpsc::UnboundedReceiver<SourceUpdate>> {
+    pub(crate) fn take_source_updates(&self) -> Option<mpsc::UnboundedReceiver<SourceUpdate>> {
         locked(&self.source_updates).take()
     }
 

@@ -73,14 +73,14 @@ pub(crate) struct SourceUpdate {
 /// Change of a container's secret sources.
 #[derive(Debug)]
 pub(crate) enum SourceChange {
-    /// A caller's update replaced or removed files, and named new sources for some.
+    /// A client's update replaced or removed files.
     Replaced {
         /// Files whose previous sources no longer apply.
         files: Vec<PathBuf>,
         sources: Vec<SourceRecord>,
     },
     /// The providers were polled; holds the new records.
-    Looked(Vec<SourceRecord>),
+    Polled(Vec<SourceRecord>),
     /// The container's certificate was replaced, or a renewal failed.
     Identity(Box<IdentityRecord>),
 }
@@ -95,7 +95,7 @@ impl SourceChange {
                 );
                 sources.extend(new);
             }
-            Self::Looked(looked) => {
+            Self::Polled(looked) => {
                 for new in looked {
                     if let Some(old) = sources.iter_mut().find(|old| old.is_same_input(&new)) {
                         *old = new;

@@ -13,7 +13,6 @@ use executor_sys::mutex::locked;
 /// Maximum number of name servers, as in resolv.conf(5).
 const SERVERS_MAX: usize = 3;
 
-/// The host's name servers.
 #[derive(Debug)]
 pub(super) struct HostServers {
     path: PathBuf,
@@ -49,7 +48,7 @@ impl HostServers {
             Err(error) => {
                 if !std::mem::replace(&mut last.has_failed, true) {
                     let path = self.path.display();
-                    tracing::warn!(%path, %error, "the name servers of the host cannot be read");
+                    tracing::warn!(%path, %error, "cannot read the host's name servers");
                 }
                 Vec::new()
             }

@@ -6,9 +6,9 @@
 //!                                                             └──> record (no key) of the container ──> renewal
 //! ```
 //! The key is generated here, written into the file's content, and overwritten together with the request; the CA's key
-//! is never in this process's memory. One update replaces all three files, based on the generation for which they were
-//! created. After a restart of executord renewal continues from the container's record; an overdue certificate is
-//! renewed immediately.
+//! is never in this process's memory. One update replaces all three files; the update fails if other files have been
+//! replaced in the meantime. After a restart of executord, renewal continues from the container's record; an overdue
+//! certificate is renewed immediately.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ const VARIABLES: [&str; 2] = ["CF_INSTANCE_CERT", "CF_INSTANCE_KEY"];
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 /// Maximum pause after failures, for certificates with a long lifetime.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(300);
-/// Maximum sleep, because the clock may be set and the host may be suspended.
+/// Maximum sleep between checks of the date: the clock may be set, and the host may be suspended.
 const SLEEP_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -183,8 +183,7 @@ impl Issued {
         replaced: u64,
     ) -> IdentityRecord {
         let now = crate::now();
-        // Renew after about two thirds of the lifetime, with jitter, so that a node's containers do not all renew at
-        // the same time.
+        // Renew after about two thirds of the lifetime. The jitter spreads the renewals of a node's containers.
         let pause = crate::with_jitter(self.not_after.since(now) * 2 / 3);
         let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         IdentityRecord {
@@ -206,8 +205,8 @@ impl Issued {
     }
 }
 
-/// Generates a P-256 key: PKCS#8 as PEM, and the public key. A separate function, so that its stack can be overwritten
-/// afterwards.
+/// Generates a P-256 key: PKCS#8 as PEM, and the public key. This is a separate function, so that its stack can be
+/// overwritten afterwards.
 #[inline(never)]
 fn make_key() -> Option<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     let random = SystemRandom::new();
@@ -251,7 +250,7 @@ enum Renewal {
     Replaced,
     Failed,
     /// A concurrent update was applied instead.
-    Overtaken,
+    Superseded,
 }
 
 async fn run_renewal(node: &Arc<Node>, handle: &Arc<Handle>) {
@@ -274,7 +273,8 @@ async fn run_renewal(node: &Arc<Node>, handle: &Arc<Handle>) {
         }
         match renew(node, handle).await {
             Renewal::Replaced => backoff = None,
-            Renewal::Overtaken => tokio::time::sleep(RETRY_DELAY_MIN).await,
+            // Limits the rate of attempts while other updates replace the files.
+            Renewal::Superseded => tokio::time::sleep(RETRY_DELAY_MIN).await,
             Renewal::Failed => {
                 let longest = record.not_after.since(record.not_before) / 20;
                 let backoff = backoff
@@ -301,7 +301,7 @@ async fn renew(node: &Arc<Node>, handle: &Arc<Handle>) -> Renewal {
             let request = update(&facts, &old, issued);
             match rotate::replace(node, request, SourceChange::Identity(Box::new(new))).await {
                 Ok(()) => return Renewal::Replaced,
-                Err(problem) if problem.kind == Kind::Aborted => return Renewal::Overtaken,
+                Err(problem) if problem.kind == Kind::Aborted => return Renewal::Superseded,
                 Err(problem) => problem,
             }
         }

@@ -13,7 +13,7 @@ use crate::model::container::Handle;
 use crate::node::Node;
 
 /// Pauses between attempts to stop a container whose shim connection broke.
-const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+const STOP_RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 /// Stops containers in parallel, and waits until they are completed. Without `grace`, the grace period of each
 /// container applies.
@@ -54,7 +54,7 @@ pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(),
 /// Returns an error if the shim refuses.
 pub(crate) async fn request_stop(handle: &Handle, (grace, signal): (Duration, i32)) -> Result<(), ApiError> {
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    let mut again = AGAIN;
+    let mut again = STOP_RETRY;
     loop {
         handle.settled().await;
         if handle.is_over() {
@@ -77,7 +77,7 @@ pub(crate) async fn stop_orphaned(node: Arc<Node>, pod: ContainerId) {
     let members: Vec<Arc<Handle>> =
         node.registry.members(&pod).into_iter().filter(|member| !member.is_over()).collect();
     for member in &members {
-        tracing::info!(container = %member.id(), %pod, "stopped: its pod has completed");
+        tracing::info!(container = %member.id(), %pod, "stopping the container: its pod has completed");
     }
     if let Err(problem) = stop_all(members, None).await {
         tracing::error!(%pod, "cannot stop a member of the completed pod: {problem}");

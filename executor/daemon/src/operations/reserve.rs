@@ -135,9 +135,9 @@ pub(crate) fn release_all(node: &Node) {
     }
 }
 
-/// Reports the end of a reservation; called while its id is still in use.
+/// Reports the end of a reservation. The caller still holds the reservation's id.
 fn ended(node: &Node, id: &ContainerId, kind: EventKind) {
-    tracing::info!(reservation = %id, end = ?kind);
+    tracing::info!(reservation = %id, end = ?kind, "reservation ended");
     node.events.append(id, kind, None, crate::now());
     node.ledger.remove_reservation(id);
 }
@@ -149,7 +149,7 @@ pub(crate) fn restore(node: &Node, reservations: Vec<Reservation>) {
         let left = reservation.expires_at.since(crate::now()).min(TTL_MAX);
         let id = reservation.id.clone();
         if node.registry.get(&id).is_some() {
-            node.ledger.remove_reservation(&id); // the container claimed it before the kill; the ledger lacks this
+            node.ledger.remove_reservation(&id); // a container used it just before the daemon was killed
         } else if left.is_zero() {
             ended(node, &id, EventKind::ReservationExpired);
         } else {
@@ -177,7 +177,7 @@ pub(crate) async fn run_expiry(node: Arc<Node>) {
     }
 }
 
-/// Claim of a Run in progress on a reservation. The reservation does not expire until this is dropped.
+/// Claim on a reservation by a Run in progress. The reservation does not expire until this is dropped.
 pub(crate) struct Claim {
     node: Arc<Node>,
     id: ContainerId,

@@ -32,7 +32,7 @@ use crate::node::Node;
 use crate::requests::draft;
 use crate::requests::references;
 
-/// Time limit for retries if the shim is busy. Old generations are removed within half a second.
+/// Time limit for retries while the shim has too many old generations. A shim wipes each after half a second.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two requests to a busy shim, which does not report when it is free.
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -63,7 +63,7 @@ pub(crate) async fn update(
     let v1::UpdateFilesRequest { files, removed_paths, signal, .. } = &*request;
     if has_tokens && files.is_empty() && removed_paths.is_empty() && *signal == 0 {
         if handle.is_over() {
-            let why = format!("container {} is completed: it needs no token", handle.id());
+            let why = format!("container {} is completed and accepts no tokens", handle.id());
             return Err(ApiError::new(Kind::Precondition, why));
         }
         return handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()));
@@ -72,7 +72,7 @@ pub(crate) async fn update(
     node.run_detached(async move { execute(&shared, &request, change).await }).await
 }
 
-/// Replaces files that the executor refreshed. `change` is the resulting change of their sources.
+/// Replaces files that the executor refreshed. `change` is the resulting change of the container's sources.
 ///
 /// # Errors
 /// Returns the same errors as [`update`].
@@ -87,7 +87,7 @@ pub(crate) async fn replace(
     tokio::spawn(async move { execute(&node, &request, Some(change)).await.map(drop) }).await?
 }
 
-/// Fetches the values of an update's references. Returns the resulting change of the sources of the container's files.
+/// Fetches the values of an update's references. Returns the resulting change of the container's sources, if any.
 async fn with_values(
     node: &Node,
     handle: &Handle,
@@ -107,7 +107,7 @@ async fn with_values(
         handle.tokens_changed.notify_one();
     }
     if handle.is_over() {
-        handle.logins.clear(); // the container's task may have cleared them before
+        handle.logins.clear(); // the container's task may have cleared the logins before the merge
     }
     let has_sources = handle.facts().is_some_and(|facts| !facts.sources.is_empty());
     if collected.asked.is_empty() && !has_sources {
@@ -126,7 +126,7 @@ async fn with_values(
     Ok(Some(SourceChange::Replaced { files, sources }))
 }
 
-/// Finds files of an update that belong to a container's identity.
+/// Returns a violation for each file of an update that belongs to the container's identity.
 fn of_identity(root: &Path, facts: &ContainerStatus, request: &v1::UpdateFilesRequest) -> Vec<Violation> {
     let Some(identity) = &facts.identity else { return Vec::new() };
     let is_ours = |path: &str| identity.files.contains(&root.join(path));
@@ -162,7 +162,7 @@ async fn execute(
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.files_generation <= base));
     let _ = tokio::time::timeout(REPORT_TIMEOUT, news).await;
     if let Some(change) = change {
-        // Under the lock, so that the next reader sees matching generation and sources.
+        // Report under the lock, so that the next reader sees matching generation and sources.
         handle.report_sources(change).await;
     }
     handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))
@@ -177,10 +177,10 @@ fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, ApiError> {
     }
 }
 
-/// Returns the shim's own record of a running container; `what` names the refused operation in the error.
+/// Returns the shim's own record of a running container.
 ///
 /// # Errors
-/// Returns an error if the container is not running.
+/// Returns `what` followed by "only while it runs" if the container is not running, or an error if it has no record.
 pub(crate) fn running(node: &Node, handle: &Handle, what: &str) -> Result<ContainerRecord, ApiError> {
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id.as_str()))?;
@@ -198,7 +198,8 @@ pub(crate) fn running(node: &Node, handle: &Handle, what: &str) -> Result<Contai
 fn expected(request: &v1::UpdateFilesRequest, plan: &Plan, is: u64) -> Result<(), ApiError> {
     match request.expected_generation {
         Some(expected) if expected != is => {
-            let why = format!("the files of container {} are of generation {is}, not {expected}", plan.id);
+            let why =
+                format!("the files of container {} have generation {is}; the request expects {expected}", plan.id);
             Err(ApiError::new(Kind::Aborted, why))
         }
         _ => Ok(()),

@@ -55,11 +55,11 @@ pub(crate) struct Collected {
     /// Logins of the request's tokens.
     pub(crate) logins: WorkloadLogins,
     pub(crate) violations: Vec<Violation>,
-    /// True if the only violation is that the caller may not use a reference.
+    /// True if all violations are references that the caller may not use.
     pub(crate) is_denial: bool,
 }
 
-/// Collects the references of a request and takes its tokens, and checks both for a caller.
+/// Collects the references of a request, takes its tokens, and checks whether the caller may use them.
 pub(crate) fn for_request(node: &Node, request: &mut RunRequest, client: Option<&Client>) -> Collected {
     let tokens = std::mem::take(&mut request.provider_tokens);
     let root = &node.config.policy.files_root;
@@ -77,8 +77,8 @@ pub(crate) fn for_request(node: &Node, request: &mut RunRequest, client: Option<
     collecting.checked(node, "volume_mounted_files", client, (tokens, &WorkloadLogins::default()))
 }
 
-/// Collects the references of an update and takes its tokens, and checks both for a caller. `present` has the logins of
-/// the container.
+/// Collects the references of an update, takes its tokens, and checks whether the caller may use them. `present` holds
+/// the container's logins.
 pub(crate) fn resolve_update(
     node: &Node,
     request: &mut UpdateFilesRequest,
@@ -168,7 +168,7 @@ impl Collecting {
             key: key.clone(),
             version: version.clone(),
         };
-        // A fixed version never changes.
+        // A value with a fixed version never changes.
         let followed = followed && reference.version.is_empty();
         self.asked.push(RequestedValue {
             field,
@@ -196,7 +196,7 @@ impl Collecting {
         }
     }
 
-    /// Checks each token, and each reference: its syntax, its provider, the caller's permission, and its login.
+    /// Checks each token, and for each reference the syntax, the provider, the caller's permission, and the login.
     fn checked(
         self,
         node: &Node,

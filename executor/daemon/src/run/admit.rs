@@ -3,7 +3,7 @@
 //! ```text
 //! Received ── validate ──> Validated    all violations are reported together; nothing was fetched or reserved
 //!                              │ resolve
-//!                          Resolved     images are fetched and unpacked, and stay in use; no reservation expires
+//!                          Resolved     images are fetched and stay in use; the claimed reservation does not expire
 //!                              │ fill
 //!                          Filled       referenced secrets and the container's certificate are in the request
 //!                              │ load
@@ -12,7 +12,7 @@
 //!                          Admitted     id and capacity are reserved; a task drives the container
 //! ```
 //! Each state consumes the previous state. If a state is dropped, after an error or when the caller disconnects, its
-//! resources are released: the request and the payload are overwritten, and the claim of a reservation and the images
+//! resources are released: the request and the payload are overwritten, and the claim on a reservation and the images
 //! are released. An admitted container no longer depends on its caller.
 
 use std::sync::Arc;
@@ -160,7 +160,7 @@ impl<'a> Validated<'a> {
 /// Leases on resources that must not expire or be pruned until the container is admitted.
 struct Leases {
     _claim: Option<Claim>,
-    /// From its admission on, the container itself keeps its images in use.
+    /// After the admission, the container itself keeps its images in use.
     _images: Vec<ResolvedImage>,
 }
 

@@ -1,7 +1,7 @@
 //! Validate: the checks of Run and CreatePod without side effects.
 //!
-//! Returns all violations of a request. The checks use only the request, the configuration and the total capacity: no
-//! id is reserved, no image and no secret is fetched, and free capacity is not checked.
+//! Returns all violations of a request. The checks use only the request, the configuration, the total capacity and the
+//! pod that a container joins: no id is reserved, no image and no secret is fetched, and free capacity is not checked.
 
 use executor_core::capacity::Amount;
 use executor_core::plan::Plan;
@@ -18,7 +18,7 @@ use crate::node::Node;
 /// Checks a request for a container, a pod, or a container in a pod that does not have to exist yet.
 ///
 /// # Errors
-/// Returns the error of Run or CreatePod if that call would fail; the error's fields start with `run.` or `pod.`.
+/// Returns the error with which Run or CreatePod would refuse the request. Field names start with `run.` or `pod.`.
 pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option<&Client>) -> Result<(), ApiError> {
     let v1::ValidateRequest { run, pod } = request;
     let mut run = run.map(Wiped::new);
@@ -28,8 +28,8 @@ pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option
     }
     let planned = pod.as_ref().map(|pod| plan_pod(node, pod));
     let of_run = run.as_mut().map(|run| match (&pod, &planned) {
-        // If the pod is invalid, its member is checked against the fields that affect members, if these fields are
-        // valid.
+        // If the pod is invalid, check the member against a pod with only the fields that affect members. Skip the
+        // check if these fields are invalid, too.
         (Some(pod), Some(Err(_))) => match plan_pod(node, &for_members(pod)) {
             Ok(plan) => validate_run(node, run, Some(&plan), client),
             Err(_) => Ok(()),
@@ -102,7 +102,7 @@ fn fits_node(node: &Node, plan: &Plan) -> Result<(), ApiError> {
         ("disk_bytes", disk_bytes, total.disk_bytes),
     ];
     let beyond = fields.into_iter().filter(|(_, asked, total)| asked > total).map(|(field, asked, total)| {
-        let why = format!("needs {asked}, volumes included; this node's total is {total}");
+        let why = format!("needs {asked}, including the volumes; the node has {total}");
         Violation::new(format!("limits.{field}"), ViolationReason::Insufficient.because(why))
     });
     let violations: Vec<Violation> = beyond.collect();

@@ -143,7 +143,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scr
     tokio::select! {
         served = served => match served {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics was closed by an error"),
+            Ok(Err(error)) => tracing::debug!(%error, "a metrics connection failed"),
             Err(_) => {
                 let seconds = CONNECTION_TIMEOUT.as_secs();
                 tracing::warn!("closing a connection for metrics, which was open for {seconds} s");

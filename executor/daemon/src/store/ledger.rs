@@ -127,9 +127,9 @@ impl Ledger {
     /// Opens the ledger in `dir`, reads it, and reserves cursors.
     ///
     /// # Errors
-    /// Returns an error if the directory is missing or not writable, or another process has the ledger open. A full
-    /// disk is not an error here, see [`Ledger::trouble`]. A broken store is renamed and the error logged, because most
-    /// of its data is also in records on disk.
+    /// Returns an error if the directory is missing or not writable, another process has the ledger open, or a newer
+    /// daemon wrote the ledger. A full disk is not an error here, see [`Ledger::trouble`]. A corrupt store is
+    /// renamed, and the error is logged: most of the data is also in records on disk.
     pub fn open(dir: &Path) -> Result<(Self, LedgerContent), LedgerError> {
         let path = dir.join("executord.redb");
         let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
@@ -139,7 +139,7 @@ impl Ledger {
             Err(error) if error.is_corruption() => {
                 let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
                 let renamed = aside.display();
-                tracing::error!(%error, %renamed, "the ledger is corrupt; it was renamed, and a new ledger is created");
+                tracing::error!(%error, %renamed, "the ledger is corrupt; renaming it and creating a new ledger");
                 std::fs::rename(&path, &aside).map_err(|error| LedgerError::Aside(path.clone(), error))?;
                 let store = Store::open(&path).map_err(failed)?;
                 let mut loaded = store.load().map_err(failed)?;
@@ -157,7 +157,8 @@ impl Ledger {
         let begun = match begun {
             Ok(store) => Ok(store),
             Err(full) if full.is_full() => {
-                // No cursor can be reserved, so the next daemon might otherwise assign the same cursors.
+                // No cursor can be reserved. Start at the current time, so that the next daemon does not assign the
+                // same cursors.
                 loaded.events.next = loaded.events.next.max(now_micros());
                 loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
                 Err((full, start(&loaded)))
@@ -225,7 +226,7 @@ impl Ledger {
         self.writer.add(|batch| batch.boot_id = Some(boot_id.to_owned()));
     }
 
-    /// Returns why nothing can be written now; `None` if writing works.
+    /// Returns the reason why nothing can be written; `None` if writing works.
     pub fn trouble(&self) -> Option<String> {
         self.writer.trouble()
     }

@@ -31,9 +31,9 @@ pub struct Registry {
     inner: Mutex<RegistryState>,
     /// Maximum amount that the reservations of one owner may hold.
     share: Amount,
-    /// Number of times that capacity was released.
+    /// Incremented when capacity may have become free.
     releases: watch::Sender<u64>,
-    /// Notified when a reservation was created, renewed or unclaimed.
+    /// Notified when a reservation was created, renewed, restored or unclaimed.
     reservations: watch::Sender<()>,
     /// Number of times that a container joined or left a network.
     networks: watch::Sender<u64>,
@@ -148,8 +148,7 @@ impl Registry {
         locked(&self.inner).containers.get(id).cloned()
     }
 
-    /// Reserves an id and capacity for a new container. If there is a reservation of the id, it is used up, and
-    /// `matches` is called with it.
+    /// Reserves an id and capacity for a new container. A reservation of the id is used up and passed to `matches`.
     ///
     /// # Errors
     /// Returns the resource if its capacity does not suffice.
@@ -205,8 +204,8 @@ impl Registry {
         locked(&self.inner).account.reserve(&facts.plan.id, old.most(&new))
     }
 
-    /// Sets the held capacity to the container's limits in force, even if it exceeds the free capacity. Has no effect
-    /// if the container has released its capacity.
+    /// Sets the held capacity to the container's limits in force, even beyond the free capacity. Has no effect if the
+    /// container has released its capacity.
     pub(crate) fn hold(&self, facts: &ContainerStatus) {
         locked(&self.inner).account.change(&facts.plan.id, amount_of(facts));
         self.releases.send_modify(|releases| *releases += 1);
@@ -228,7 +227,7 @@ impl Registry {
     }
 
     /// Reserves capacity for a later container, and waits as [`Self::admit_when_removed`] does. `keep` is called under
-    /// the lock with the reservation, and with true if it is new.
+    /// the lock with the reservation, and true if the reservation is new.
     ///
     /// # Errors
     /// Returns the resource if its capacity does not suffice.
@@ -278,13 +277,12 @@ impl Registry {
         Ok(outcome)
     }
 
-    /// Stops or resumes the admission of new containers. The registry already has all containers that were admitted
-    /// before.
+    /// Stops or resumes the admission of new containers. Containers that were admitted before are in the registry.
     pub(crate) fn set_closed(&self, closed: bool) {
         locked(&self.inner).closed = closed;
     }
 
-    /// Restores the reservation of an earlier daemon, even if it exceeds the free capacity.
+    /// Restores the reservation of an earlier daemon, even beyond the free capacity.
     pub(crate) fn restore(&self, reservation: Reservation, ttl: Duration) {
         let mut inner = locked(&self.inner);
         inner.account.adopt(&reservation.id, reservation.amount);
@@ -302,7 +300,7 @@ impl Registry {
         locked(&self.inner).reserved.all()
     }
 
-    /// Releases a reservation; returns false if it does not exist. `before` runs while the id is still in use.
+    /// Releases a reservation. Returns false if the id has no reservation. `before` runs while the id is still in use.
     pub(crate) fn release_reservation(&self, id: &ContainerId, before: impl FnOnce(&Reservation)) -> bool {
         let mut inner = locked(&self.inner);
         let Some(reservation) = inner.reserved.take(id) else { return false };
@@ -313,7 +311,7 @@ impl Registry {
         true
     }
 
-    /// Removes expired reservations. `before` is called for each while its id is still in use.
+    /// Removes expired reservations. `before` is called with the id of each, while the id is still in use.
     pub(crate) fn expire(&self, now: Timestamp, before: impl Fn(&ContainerId)) {
         let mut inner = locked(&self.inner);
         for reservation in inner.reserved.expire(Instant::now(), now) {
@@ -383,16 +381,14 @@ impl Registry {
         after.reserve(id, amount).is_ok()
     }
 
-    /// Adds a container of an earlier daemon. If the container's resources are not removed, the container holds its
-    /// capacity, even if the capacity exceeds the free capacity. Returns `None` if the id has been claimed in the
-    /// meantime.
+    /// Adds a container of an earlier daemon. A container whose node resources are not removed holds its capacity, even
+    /// beyond the free capacity. Returns `None` if another container has claimed the id in the meantime.
     pub fn adopt(&self, facts: ContainerStatus, is_removed: bool) -> Option<Arc<Handle>> {
         let mut inner = locked(&self.inner);
         if inner.containers.contains_key(&facts.plan.id) {
             return None;
         }
-        // The container claimed its reservation just before the daemon was killed, and the ledger does not record the
-        // claim.
+        // The container used its reservation just before the daemon was killed, and the ledger does not record this.
         if inner.reserved.take(&facts.plan.id).is_some() {
             inner.account.release(&facts.plan.id);
         }
@@ -411,11 +407,11 @@ impl Registry {
         Some(handle)
     }
 
-    /// Makes a pod reject new members, and returns its members. If `idle` is true, does this only if all members are
+    /// Makes a pod reject new members, and returns the members. If `idle` is true, fails unless all members are
     /// completed.
     ///
     /// # Errors
-    /// Returns the members that are not completed, if there are any. In that case nothing is changed.
+    /// Returns the members that are not completed, if there are any and `idle` is true. Nothing is changed then.
     pub fn close_pod(&self, pod: &Handle, idle: bool) -> Result<Vec<Arc<Handle>>, Vec<Arc<Handle>>> {
         let inner = locked(&self.inner);
         let members = inner.members(pod.id());
@@ -444,7 +440,7 @@ impl Registry {
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Removes a container, and releases its capacity. `before` runs under the lock, while the id is still in use; it
+    /// Removes a container, and releases its capacity. `before` runs under the lock, while the id is still in use, and
     /// must not use the registry.
     pub fn remove(&self, id: &ContainerId, before: impl FnOnce()) {
         let mut inner = locked(&self.inner);
@@ -456,8 +452,8 @@ impl Registry {
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Calls `visit` for containers sorted by id, starting after `after`, until it returns false. Skips the self-test's
-    /// container. The registry is not locked during a call.
+    /// Calls `visit` for containers sorted by id, starting after `after`, until `visit` returns false. Skips the
+    /// self-test's container. The registry is not locked during a call.
     pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
         let mut at = after.cloned();
         loop {

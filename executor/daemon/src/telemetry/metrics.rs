@@ -256,7 +256,7 @@ impl Metrics {
         );
         registry.register(
             "executor_artifact_cache_requests",
-            "Downloads with a cache key, by whether the cache had the artifact",
+            "Downloads with a cache key, by result: hit or miss",
             self.cache.clone(),
         );
         registry.register("executor_connections", "Connections that are open, by socket", self.connections.clone());
@@ -267,7 +267,7 @@ impl Metrics {
         );
         registry.register(
             "executor_connections_refused",
-            "Connections that were closed immediately because no slot was left, by socket",
+            "Connections that were closed immediately because no slot was free or the owner connected too often, by socket",
             self.refused.clone(),
         );
         registry.register(
@@ -292,11 +292,7 @@ impl Metrics {
             "Spans that the trace collector accepted",
             self.spans.exported.clone(),
         );
-        registry.register(
-            "executor_spans_dropped",
-            "Spans that were dropped, by the reason",
-            self.spans.dropped.clone(),
-        );
+        registry.register("executor_spans_dropped", "Dropped spans, by reason", self.spans.dropped.clone());
         self.outward.register(&mut registry);
         self.registry = registry;
     }
@@ -389,7 +385,7 @@ impl Metrics {
         self.cache.get_or_create(&[("result", if hit { "hit" } else { "miss" })]).inc();
     }
 
-    /// Counts a connection that was refused because no slot was free.
+    /// Counts a connection that was refused because no slot was free or its owner connected too often.
     pub(crate) fn connection_refused(&self, socket: &'static str) {
         self.refused.get_or_create(&[("socket", socket)]).inc();
     }

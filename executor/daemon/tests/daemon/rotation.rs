@@ -85,12 +85,12 @@ async fn a_stale_list_is_made_anew() {
     let expecting = |generation| v1::UpdateFilesRequest { expected_generation: Some(generation), ..update("a", "a") };
     let stale = client.update_files(expecting(3)).await.unwrap_err();
     assert_eq!(stale.code(), Code::Aborted);
-    assert!(stale.message().contains("of generation 4, not 3"), "{stale}");
+    assert!(stale.message().contains("have generation 4; the request expects 3"), "{stale}");
     assert!(shim.updates().is_empty(), "the shim was not asked");
     shim.on_updates([OnUpdate::Overtake]);
     let overtaken = client.update_files(expecting(4)).await.unwrap_err();
     assert_eq!(overtaken.code(), Code::Aborted);
-    assert!(overtaken.message().contains("of generation 5, not 4"), "{overtaken}");
+    assert!(overtaken.message().contains("have generation 5; the request expects 4"), "{overtaken}");
 
     shim.on_updates((0..100).map(|_| OnUpdate::Overtake));
     assert_eq!(client.update_files(update("a", "a")).await.unwrap_err().code(), Code::Aborted, "not for ever");

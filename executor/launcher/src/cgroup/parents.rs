@@ -87,12 +87,13 @@ pub(super) fn enable_controllers(mount: &Path, parent: &Path) {
 }
 
 impl Hierarchies {
-    /// Creates the missing parents, then calls `make` to create a container's cgroup below `parent`. `of` contains the
-    /// mount points of the hierarchies. If `listed_only` is true, the parents are only listed, and `make` creates
-    /// them.
+    /// Adds the missing parents of a container's cgroup to the list of created parents, creates the parents, and then
+    /// calls `make`, which creates the cgroup below `parent`. `of` contains the mount points of the hierarchies. If
+    /// `listed_only` is true, this function only updates the list, and `make` also creates the parents.
     ///
     /// # Errors
-    /// Returns an error with the path if a cgroup cannot be created.
+    /// Returns an error if the list cannot be locked, read or written, if a parent cannot be created, or if `make`
+    /// fails.
     fn below(
         dir: &Path,
         parent: &Path,

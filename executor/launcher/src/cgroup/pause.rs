@@ -49,7 +49,7 @@ impl Hierarchies {
             }
             if Instant::now() >= deadline {
                 self.continue_processes(path, &stopped);
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "cannot stop the container's processes"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the container's processes did not stop in time"));
             }
             std::thread::sleep(Duration::from_millis(1)); // a process does not report that it has stopped
         }

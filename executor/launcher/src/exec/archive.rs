@@ -4,11 +4,11 @@
 //!  get   stdout: the file type of the path, then the path and everything below it as an archive   (archive/get.rs)
 //!  put   stdin: an archive, which is unpacked below a directory; stdout: its size                 (archive/put.rs)
 //! ```
-//! The copying process enters the container like an exec process but executes no program. It runs only the executor's
-//! code, so that no program or library of the image is involved (CVE-2019-14271). From the start it has the
-//! container's root, mounts, user, capabilities, filter and limits. So no link or rename leads to a file of the host
-//! (CVE-2018-15664), and the process can access only files that the container user can access. No process in the
-//! container may inspect it.
+//! The copying process enters the container like an exec process but executes only the executor's code, so that no
+//! program or library of the image is involved (CVE-2019-14271). From the start the process has the container's root,
+//! mounts, user, capabilities, filter and limits. So no link or rename leads to a file of the host (CVE-2018-15664).
+//! The copying process has access to the same files as the container's user. No process in the container may inspect
+//! the copying process.
 //!
 //! A failure before copying is reported like the failure to execute a program. A later failure is reported as one line
 //! on standard error, with exit status 1. Files of secret volumes and of pseudo file systems are not copied.
@@ -42,7 +42,7 @@ const REPORTED_MAX: usize = 4096;
 pub(super) struct ArchiveRequest {
     work: ArchiveWork,
     path: PathBuf,
-    /// True if a link as the last component of the path is followed.
+    /// True if the last component of the path may be a symbolic link, which is followed.
     follow: bool,
     /// True if only the file type of the path is requested.
     stat: bool,
@@ -67,7 +67,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Maximum number of reported entries, and of their bytes.
+    /// Maximum number of reported entries, and maximum length of the report in bytes.
     const MAX: (usize, usize) = (50, REPORTED_MAX - 128);
 
     fn add(&mut self, path: &Path, error: impl Into<io::Error>) {
@@ -79,7 +79,7 @@ impl LeftOut {
         }
     }
 
-    /// Returns an error that lists all entries in one line, if there are any.
+    /// Returns an error that lists the first entries in one line, if there are any entries.
     fn into_result(self) -> Result<(), ArchiveFailure> {
         let more = self.count - self.reported.len();
         match (self.count, more) {
@@ -149,7 +149,7 @@ impl ArchiveRequest {
                 begun(&kept)?;
                 source.send(self.stat)
             }
-            ArchiveWork::Nothing => Err(ArchiveFailure("the request must be get or put".into())), // refused earlier
+            ArchiveWork::Nothing => Err(ArchiveFailure("the copy request is neither `get` nor `put`".into())), // refused earlier
         };
         let Err(ArchiveFailure(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(REPORTED_MAX));
@@ -158,7 +158,7 @@ impl ArchiveRequest {
     }
 }
 
-/// Closes the socket: this reports that copying has started.
+/// Closes all descriptors except `kept`. The closed socket reports that copying has started.
 fn begun(kept: &[BorrowedFd<'_>]) -> Result<(), StartFailure> {
     process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))
 }

@@ -1,7 +1,7 @@
 //! Finds the container of an exec process, and the user that the process runs as.
 //!
-//! Everything is looked up through the container's init, which its record identifies by pid, start time and boot. A pid
-//! alone is not enough: it could be reused by another process.
+//! Everything is looked up through the container's init, which the container's record identifies by pid, start time and
+//! boot. A pid alone is not enough, because the kernel may reuse it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -38,8 +38,8 @@ pub(crate) struct ExecTarget {
     root: OwnedFd,
     /// Id maps of the container: `/proc/PID/uid_map` and `gid_map`.
     maps: [String; 2],
-    /// OOM score adjustment of the container's init. New processes get it, so that the OOM killer treats all processes
-    /// equally.
+    /// OOM score adjustment of the container's init. New processes get the same value, so that the OOM killer treats
+    /// all processes equally.
     pub(crate) oom_score_adj: String,
 }
 
@@ -69,12 +69,12 @@ impl ExecTarget {
             // If the process has not exited by now, all data read above belongs to it.
             Ok(target) if is_readable(&target.init) => Err(ended()),
             Ok(target) => Ok(target),
-            Err(error) if gone(&error) => Err(ended()), // it is exiting and has released its resources
+            Err(error) if gone(&error) => Err(ended()), // init is exiting and has released its resources
             Err(error) => Err(failed("cannot inspect the container's init", &error)),
         }
     }
 
-    /// Reads the properties of the container of this record. `init` is the pidfd of the container's init.
+    /// Reads the properties of a recorded container. `init` is the pidfd of the container's init.
     ///
     /// # Errors
     /// Returns an error if the process is exiting.
@@ -161,7 +161,7 @@ impl ExecTarget {
 
 /// Returns the refusal for a container that is not running.
 pub(super) fn not_running(id: &ContainerId, how: &str) -> Refused {
-    Refused::new(Reason::Precondition, format!("container {id} {how}; exec needs a running container"))
+    Refused::new(Reason::Precondition, format!("container {id} {how}; exec and copy need a running container"))
 }
 
 /// Maps an id of a user namespace to a host id, by lines of `inside outside count`.

@@ -141,7 +141,7 @@ impl<'a> Listing<'a> {
             let listed = self.networks.entry(network).or_insert_with_key(|(name, _)| ListedNetwork {
                 name: name.clone(),
                 warnings: vec![
-                    "is not listed: its configuration was removed, cannot be used, or was omitted; its containers stay attached"
+                    "its configuration was removed, is invalid, or was omitted from this list; its containers stay attached"
                         .into(),
                 ],
                 ..ListedNetwork::default()
@@ -200,7 +200,7 @@ fn bounded(mut warnings: Vec<String>) -> Vec<String> {
     let count = warnings.len();
     if count > NETWORK_WARNINGS_MAX {
         warnings.truncate(NETWORK_WARNINGS_MAX - 1);
-        warnings.push(format!("{} further warnings are left out", count - warnings.len()));
+        warnings.push(format!("{} more warnings are omitted", count - warnings.len()));
     }
     warnings.into_iter().map(|warning| shortened(warning, NETWORK_WARNING_LENGTH)).collect()
 }
@@ -269,7 +269,7 @@ mod tests {
             (&web.plugins[..], &web.versions[..]),
             (&["bridge".into(), "portmap".into()][..], &["0.4.0".into(), "1.0.0".into()][..])
         );
-        assert!(list.networks[1].warnings[0].contains("is not listed"), "{list:?}");
+        assert!(list.networks[1].warnings[0].contains("its configuration was removed"), "{list:?}");
         let expected =
             ["20-web.conflist: not used", "30-own.conflist: not used", "40-broken.conf: is not a JSON object"];
         assert_eq!(list.warnings.len(), expected.len(), "{list:?}");
@@ -309,6 +309,6 @@ mod tests {
         let warnings = bounded(vec!["ä".repeat(1000); 80]);
         assert_eq!(warnings.len(), NETWORK_WARNINGS_MAX);
         assert_eq!(warnings[0].chars().count(), NETWORK_WARNING_LENGTH + 3);
-        assert_eq!(warnings[NETWORK_WARNINGS_MAX - 1], "31 further warnings are left out");
+        assert_eq!(warnings[NETWORK_WARNINGS_MAX - 1], "31 more warnings are omitted");
     }
 }

@@ -188,7 +188,7 @@ pub(super) fn free_ports(host: &Host, id: &str, asked: &Capabilities) -> io::Res
 /// Removes leftovers of killed processes: port files and partly written records without a complete record. Skips the
 /// containers in `living`, because their shims may be writing records.
 pub(super) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
-    let Ok(_lock) = lock(host) else { return }; // a file is made before its record
+    let Ok(_lock) = lock(host) else { return }; // port files are created before the record
     let records: BTreeSet<String> = names(host).into_iter().collect();
     for name in file_names(host) {
         let partial = name.strip_suffix(PARTIAL).and_then(|name| name.strip_suffix(ENDING));

@@ -1,9 +1,9 @@
 //! Writes /etc/hostname, /etc/hosts and /etc/resolv.conf into a writable layer before it is mounted.
 //!
 //! After the mount, each file costs a copy of /etc's attributes, a whiteout and a file in the layer. Before the mount,
-//! it costs one write. Files are written before the mount only if the result is the same: /etc is a directory in each
-//! lower layer that has it, none of these directories has extended attributes, and none contains a directory with the
-//! name of one of the files.
+//! each file costs one write. Files are written before the mount only if the result is the same. Each /etc in a lower
+//! layer must be a directory without extended attributes, and without a directory that has the name of one of the
+//! files. The owner of the topmost /etc must be mapped in the container.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

@@ -23,7 +23,7 @@ use crate::errors::failed;
 use crate::exec;
 use crate::host::Host;
 
-/// Time limit for the descendants of a process to exit after its supervisor was killed. The launcher waits for them.
+/// Maximum time that the launcher blocks until the killed descendants of an exec process have exited.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(super) struct Supervisor {
@@ -41,7 +41,7 @@ impl Supervisor {
         std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
     }
 
-    /// Kills the descendants of the process after the supervisor was killed.
+    /// Kills the descendants of the exec process after the supervisor was killed.
     fn kill_descendants(&self, host: &Host) {
         if let (Some(record), Ok(pid)) = (Dirs::new(host, &self.container).read_record(), u32::try_from(self.pid)) {
             drop(host.hierarchies.exec_cgroup(&record.cgroup, pid, EXIT_TIMEOUT));
@@ -66,7 +66,7 @@ impl Server {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
             (work @ Some(_), Some(exec)) => self.exec(exec, work, fds),
-            _ => Err(Refused::new(Reason::Invalid, "an archive request needs a process and the work `get` or `put`")),
+            _ => Err(Refused::new(Reason::Invalid, "an archive request needs an exec description, and `get` or `put`")),
         }
     }
 
@@ -115,8 +115,8 @@ impl Server {
         Ok(LauncherAnswer::Done(Done {}))
     }
 
-    /// Opens the environment that a container keeps. The launcher uses its handle of the container's volume, and does
-    /// not read the environment.
+    /// Opens the stored environment of a container through the launcher's handle on the container's volume. The
+    /// launcher does not read the environment.
     fn environment(&mut self, id: &ContainerId, created_at: u64) -> Result<Stored, Refused> {
         let shim = self.recv_from_shim(id).filter(|shim| shim.created_at == Timestamp(created_at));
         let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| {
@@ -137,9 +137,9 @@ impl Server {
             if !is_readable(&exec.pidfd) {
                 return true;
             }
-            exec.recv(); // its last messages
+            exec.recv(); // read the last messages
             if let Some(process) = &exec.process {
-                let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL); // it has usually exited before
+                let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL); // the process has usually exited already
             }
             if let Ok(ChildExit::Signal(_)) = process::wait_for(exec.pid) {
                 exec.kill_descendants(host);

@@ -1,5 +1,5 @@
-//! Decides when an idle launcher exits, if executord started it: a short time after the last daemon has disconnected
-//! and no container and no other work is left.
+//! Determines the exit time of a launcher that executord started: shortly after the last daemon has disconnected, if no
+//! container and no other work is left.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,11 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    pub(super) fn begun(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self { until: Some(now + FIRST_DAEMON_TIMEOUT) }
     }
 
-    /// Records whether the launcher is idle: `nothing` is true if it has nothing to do. Returns the exit time if it is
-    /// idle.
+    /// Records whether the launcher has nothing to do. Returns the exit time if `nothing` is true.
     pub(super) fn check(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
         self.until = nothing.then(|| self.until.unwrap_or(now + IDLE_TIMEOUT));
         self.until
@@ -36,7 +35,7 @@ mod tests {
     fn idle_time_starts_after_last_activity() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut idle = Idle::begun(start);
+        let mut idle = Idle::new(start);
         assert_eq!(idle.check(true, at(1)), Some(start + FIRST_DAEMON_TIMEOUT));
         assert_eq!(idle.check(false, at(2)), None);
         assert_eq!(idle.check(true, at(1000)), Some(at(1000) + IDLE_TIMEOUT));

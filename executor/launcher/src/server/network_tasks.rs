@@ -32,9 +32,9 @@ use crate::network;
 const LISTS_WAITING_MAX: usize = 64;
 /// Maximum number of waiting checks, each of which can take a minute.
 const CHECKS_WAITING_MAX: usize = 1;
-/// Pause before the first attempt to detach a container whose plugins failed.
+/// Pause before the first retry to detach a container whose plugins failed.
 const DETACH_DELAY: Duration = Duration::from_secs(5);
-/// Pauses between further attempts to detach a container.
+/// Pauses before further retries to detach a container.
 const DETACH_BACKOFF: Backoff = Backoff::new(DETACH_DELAY, Duration::from_secs(300));
 /// Maximum length of a process's reply, in bytes.
 const REPLY_MAX: usize = 8192;
@@ -157,15 +157,15 @@ impl NetworkTasks {
         due.get_or_insert_with(|| Instant::now() + pauses.pause());
     }
 
-    /// Schedules the detachment of a container whose plugins have just failed, after the first pause, even if other
-    /// containers wait longer.
+    /// Schedules the detachment of a container whose plugins have just failed, after [`DETACH_DELAY`], even if the next
+    /// attempt was scheduled for later.
     fn detach_soon(&mut self) {
         let soon = Instant::now() + DETACH_DELAY;
         let due = &mut self.detach_again.due;
         *due = Some(due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// Queues the attempt to detach containers when it is due.
+    /// Queues the next attempt to detach containers if the attempt is due.
     fn queue_detachment(&mut self) {
         let is_due = self.detach_again.due.take_if(|due| *due <= Instant::now()).is_some();
         if is_due && self.has_waiting_room(Kind::Detach) {
@@ -177,8 +177,7 @@ impl NetworkTasks {
         self.waiting.iter().filter(|waiting| waiting.task.kind() == kind).count() < kind.waiting_max()
     }
 
-    /// Returns the next task to start: a task of a kind of which fewer than the maximum number of processes are
-    /// running.
+    /// Removes and returns the first waiting task whose kind has fewer running processes than the maximum.
     fn next(&mut self) -> Option<WaitingTask> {
         let has_room = |kind: Kind| self.running.iter().filter(|one| one.kind == kind).count() < kind.running_max();
         let index = self.waiting.iter().position(|waiting| has_room(waiting.task.kind()))?;
@@ -227,7 +226,7 @@ impl Server {
     pub(super) fn queue_network_task(&mut self, task: NetworkTask, client: ReplyDestination) -> Result<(), Refused> {
         if !self.network_tasks.has_waiting_room(task.kind()) {
             let (max, what) = (task.kind().waiting_max(), task.kind().name());
-            let why = format!("the maximum number of {what} of networks ({max}) is waiting; try again");
+            let why = format!("too many {what} of networks are waiting (at most {max}); try again");
             return Err(Refused::new(Reason::Busy, why));
         }
         self.network_tasks.waiting.push_back(WaitingTask { task, client: Some(client) });
@@ -241,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Schedules another attempt to detach a container, and garbage collection.
+    /// Schedules another attempt to detach a container, and garbage collection, if needed.
     pub(super) fn follow_up_detachment(&mut self, id: &ContainerId) {
         if network::is_left_attached(&self.host, id) {
             self.network_tasks.detach_soon();

@@ -59,8 +59,8 @@ impl Server {
         range
     }
 
-    /// Claims the range of ids that starts at `start`, from a request. The shim checks that its plan has the same
-    /// range.
+    /// Claims the range of ids that a request specifies. The range starts at `start`. The shim checks that its plan has
+    /// the same range.
     ///
     /// # Errors
     /// Returns a violation if the launcher's own policy does not permit the range, or if it is in use.

@@ -31,7 +31,8 @@ use crate::shim;
 use crate::shim_handle::{Killed, Offer, ShimHandle};
 
 /// Maximum size of a request, in bytes: enough for ids, a digest and a key, or for the digests of 127 layers. The
-/// buffer is on the stack, so that a shim that is forked for a request does not keep it while its container runs.
+/// buffer is on the stack, so that a shim that is forked for a request does not keep the buffer while its container
+/// runs.
 const REQUEST_MAX: usize = 8192;
 /// Time limit between a shim's last message and its exit.
 const SHIM_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -100,7 +101,7 @@ impl Server {
             let max = if bare { REMOVALS_MAX } else { LAUNCHES_MAX };
             if self.deferred.iter().filter(|other| other.fds.is_empty() == bare).count() >= max {
                 let why =
-                    format!("the maximum number of requests ({max}) is waiting for shims to start or exit; try again");
+                    format!("too many requests are waiting for shims to start or exit (at most {max}); try again");
                 return Err(Refused::new(Reason::Busy, why));
             }
             let client = ReplyDestination::new(&self.daemons[index], sequence);
@@ -269,7 +270,7 @@ impl Server {
                 self.warm_pool.send_launch(&launch, &fds, on_network)
             {
                 let watched =
-                    ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
+                    ShimHandle::from_child(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
                 let (inputs, id_range) = (vec![process, files], Some(id_range));
                 let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE_TIMEOUT };
                 let shim = ShimHandle { inputs, id_range, warm: Some(place), offer: Some(offer), ..watched };
@@ -323,7 +324,8 @@ impl Server {
         };
         drop(room);
         let pidfd = process::pidfd(pid).map_err(|error| failed("cannot open the shim process", &error))?;
-        let watched = ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
+        let watched =
+            ShimHandle::from_child(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
         let shim = ShimHandle { inputs: vec![process, files], id_range, pod_range, ..watched };
         self.shims.insert(id, shim);
         Ok(())
@@ -381,7 +383,7 @@ impl Server {
     /// Creates directories for which the disk had no space when this launcher started.
     fn create_missing_directories(&self) -> Result<(), Refused> {
         if self.host.layers().is_dir() {
-            return Ok(()); // created last
+            return Ok(()); // the directory of layers is created last
         }
         super::make_state_dirs(&self.host).map_err(|error| failed("cannot create the state directories", &error))
     }

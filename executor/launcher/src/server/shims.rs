@@ -56,7 +56,7 @@ impl Server {
     pub(super) fn finish_shim(&mut self, id: &ContainerId) {
         // Completing a container can take a while, and several shims may have exited.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-        self.recv_from_shim(id); // its last messages may still be unread
+        self.recv_from_shim(id); // the shim's last messages may still be unread
         let Some(shim) = self.shims.remove(id) else { return };
         self.unreaped = true;
         if !is_readable(&shim.pidfd) {
@@ -67,7 +67,8 @@ impl Server {
         if let Some(place) = &shim.warm {
             self.clear(place);
         }
-        // If a shim exited before it created directories, only its inputs and a waiting daemon are left.
+        // A shim that exited before creating directories is not `done`: its inputs must be wiped and the daemon
+        // notified.
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
             // The shim itself has removed everything and recorded the exit. The shim has wiped all secret files that it
             // could wipe. A file that the container's process created can be left, if a process outside of the
@@ -113,7 +114,7 @@ impl Server {
                 None => {
                     let why = shim.watch.as_mut().and_then(|watch| watch.check(timeout, shim.lifeline.as_ref()));
                     if let Some(why) = why {
-                        log::line(Level::Error, shim.id.as_str(), format_args!("killing the shim, which {why}"));
+                        log::line(Level::Error, shim.id.as_str(), format_args!("killing the shim: it {why}"));
                         let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // may have just exited
                         shim.killed = Some(Killed { at: Instant::now(), why });
                     }

@@ -126,7 +126,7 @@ pub(super) fn run_to_exit(
             ending = true;
         }
         if kill_at.is_some_and(|at| Instant::now() >= at) {
-            // Each step was killed on its own. If one of them does not exit, kill the container.
+            // Each step was sent SIGKILL individually. If a step does not exit, kill the container.
             let waits = ready.steps.is_some() && !late;
             if !waits {
                 signal_init(ready, libc::SIGKILL);
@@ -172,8 +172,8 @@ pub(super) fn run_to_exit(
     (end, stop_at)
 }
 
-/// Returns the failure of a container that was killed because the first process of the joined PID namespace exited. The
-/// container's init must be reaped: the kernel waits for that before it destroys the namespace.
+/// Returns the failure of a container that was killed because the first process of the joined PID namespace exited.
+/// Called after the container's init was reaped, because the kernel destroys the namespace only then.
 fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
     let (target, id) = ready.target.as_ref().zip(ready.record.plan.isolation.pid_of.as_ref())?;
     let was_killed = exit == Exit::Signal(libc::SIGKILL) && !ready.record.stopped;
@@ -307,7 +307,7 @@ fn execute(
             // The daemon reads the new record before it reads the reply.
             control.reached(ready.record.state);
             if signal != 0 {
-                let _ = signal_process(ready, MAIN_PROCESS, signal); // none may run
+                let _ = signal_process(ready, MAIN_PROCESS, signal); // the process may not run
             }
             Ok(None)
         }
@@ -319,7 +319,7 @@ fn is_signal(signal: i32) -> Result<(), Refused> {
     if u32::try_from(signal).is_ok_and(|number| (1..=SIGNAL_MAX).contains(&number)) {
         return Ok(());
     }
-    Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and {SIGNAL_MAX}")))
+    Err(Refused::new(Reason::Invalid, format!("signal {signal} is invalid; use 1 to {SIGNAL_MAX}")))
 }
 
 /// Stops the container on behalf of a client.
@@ -379,7 +379,8 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
     if found { Ok(()) } else { Err(Refused::new(Reason::NotFound, why())) }
 }
 
-/// Makes the daemon read the record after a step has started or exited or a restart was scheduled.
+/// Reports the state after a step has started or exited or a restart was scheduled, so that the daemon reads the
+/// record.
 fn report_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
     if (&ready.record.steps, &ready.record.restarts) != (&reported.0, &reported.1) {
         *reported = (ready.record.steps.clone(), ready.record.restarts.clone());
@@ -389,6 +390,10 @@ fn report_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<Ste
 
 fn signal_init(ready: &Ready, signal: i32) {
     if let Err(error) = process::pidfd_signal(ready.container.pidfd().as_fd(), signal) {
-        log::line(Level::Warning, ready.record.plan.id.as_str(), format_args!("signal {signal}: {error}"));
+        log::line(
+            Level::Warning,
+            ready.record.plan.id.as_str(),
+            format_args!("cannot send signal {signal} to init: {error}"),
+        );
     }
 }

@@ -7,9 +7,10 @@
 //!   wait       for a launch over the lifeline; exits if the lifeline closes   (wait)
 //!   become     limits, root file system, user; init is the container's        (WarmContainer::become_container)
 //! ```
-//! A warm container has no information about the program that it will run, and is used only once. If a launch cannot
-//! use it, it is stopped. The warm container's directory in RUN_DIR/shells keeps its name until the container's record
-//! exists. If a launcher finds such a directory without a process, it removes the leftovers ([`crate::warm`]).
+//! A warm container has no information about the program that it will run, and is used only once. A warm container that
+//! a launch cannot use is stopped. The warm container's directory in RUN_DIR/shells keeps its name until the
+//! container's record exists. A launcher that finds such a directory without a process removes the leftovers
+//! ([`crate::warm`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -359,7 +360,7 @@ impl WarmContainer {
     }
 
     /// Makes this a container whose init waits for its start. If `at_once` is true, init receives the command together
-    /// with its start.
+    /// with the payload, at the start.
     ///
     /// # Errors
     /// Returns a refusal if a step of init fails.

@@ -22,12 +22,12 @@ use crate::rootfs::etc;
 /// Directories and files with a warm container's names.
 pub(crate) struct Premade {
     dirs: Dirs,
-    /// The record, in the state directory and in the run directory.
+    /// Record files: one in the state directory and one in the run directory.
     records: [File; 2],
     opened: PremadeFiles,
 }
 
-/// Files and sockets in the directories that are already open.
+/// Open files and sockets in the premade directories.
 pub(crate) struct PremadeFiles {
     /// The empty log.
     pub(crate) log: File,
@@ -60,7 +60,8 @@ impl Premade {
     /// Writes the container's record, and renames the directories to the container's names.
     ///
     /// # Errors
-    /// Returns `AlreadyExists` if a directory exists, and renames nothing. Returns an error if the disk is full.
+    /// Returns `AlreadyExists` if the container already has a directory; then nothing is renamed. Returns an error if
+    /// the disk is full.
     pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<PremadeFiles> {
         let bytes = serde_json::to_vec(record)?;
         if Dirs::exit_room(record, bytes.len()) > EXIT_ROOM_AHEAD {

@@ -119,7 +119,7 @@ impl Vault {
             ended.extend(self.workloads.take_ended());
             let revoked = self.revoke_all(&mut ended).await;
             if let (Err(error), false) = (&revoked, is_delayed) {
-                tracing::warn!(server = %self.origin, "tokens of completed containers are revoked later: {error}");
+                tracing::warn!(server = %self.origin, "cannot revoke the tokens of completed containers, trying again later: {error}");
             }
             is_delayed = revoked.is_err();
         }

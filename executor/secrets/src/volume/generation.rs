@@ -58,7 +58,7 @@ enum Before {
     File(u64),
 }
 
-/// An old generation. A process that resolved its path just before the swap may read it until it is wiped.
+/// An old generation. Processes that opened its files before the swap may read these files until they are wiped.
 #[derive(Debug, Default)]
 pub struct Replaced(Vec<PathBuf>);
 
@@ -147,8 +147,8 @@ impl<'a> Rotation<'a> {
     /// pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// Returns an error if the volume is full or the cgroup's memory limit is reached. The part that was written
-    /// remains until `discard` is called.
+    /// Returns an error if the volume is full or the cgroup's memory limit is reached. Partial files remain until
+    /// `discard` is called.
     ///
     /// # Panics
     /// Panics if `contents`, `access` or `mounts` is shorter than the indices in the changes and the mount points
@@ -203,8 +203,9 @@ impl<'a> Rotation<'a> {
         shown::add(generation, Some(shown.as_fd()), into, &|path| point.link(mount, path))
     }
 
-    /// Returns a temporary path in the volume. For a single file, it holds the new content before the swap and the old
-    /// content afterwards. For a directory, it holds entries before they become visible and after they are removed.
+    /// Returns a temporary path in the volume. For a single file, the path holds the new content before the swap, and
+    /// the old content afterwards. For a directory, the path holds new entries before the swap, and removed entries
+    /// afterwards.
     pub fn beside(&self, mount: usize) -> PathBuf {
         PathBuf::from(format!("{mount}{}", self.name()))
     }
@@ -229,7 +230,7 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Activates the new generation at every mount point. If one fails, restores the old generation at all of them.
+    /// Activates the new generation at every mount point. If a mount point fails, restores the old generation at all.
     ///
     /// # Errors
     /// Returns an error if a rename fails.
@@ -343,8 +344,8 @@ impl<'a> Rotation<'a> {
         format!("..gen{}", self.number)
     }
 
-    /// Removes visible links whose files the current generation lacks. Does nothing if the directory `beside` does not
-    /// exist.
+    /// Removes visible links whose files the current generation lacks. Does nothing if the directory
+    /// [`Self::beside`] does not exist.
     fn prune(&self, mount: usize) -> io::Result<()> {
         let aside = match open_dir(self.volume.handle(), self.beside(mount).as_os_str()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

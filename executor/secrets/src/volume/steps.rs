@@ -11,7 +11,7 @@
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```
 //! The secrets of steps are in the volume and not in separate memory files, because every process that may clean up a
-//! container wipes its volume: the shim, the launcher, or a later launcher that finds only the container.
+//! container wipes the volume: the shim, the launcher, or a later launcher that finds only the container.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -149,7 +149,7 @@ impl Volume {
 
     /// Creates views of the directory of all steps and of its cover, for the container's mount namespace. A launcher
     /// that finds a container without a shim and has no handle of the volume gets a handle from these views. The
-    /// container's processes cannot access them.
+    /// container's processes cannot access the views.
     ///
     /// # Errors
     /// Returns the same errors as [`Volume::views`].

@@ -42,7 +42,7 @@ const ROUNDS_MAX: usize = 16;
 const MOVED: &str = "..moved";
 const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
-/// Record of a wipe. Only [`Volume::wipe`] creates one, so a receipt proves that the wipe happened.
+/// Record of wipes. Only the wipes of this module count files, so a receipt proves that the files were wiped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     files: u32,
@@ -138,7 +138,7 @@ impl Volume {
 struct WipeWalk<'a> {
     /// Destination of directories that are nested too deeply.
     top: BorrowedFd<'a>,
-    /// If true, files with a second name are unlinked but not wiped, because generations share unchanged files.
+    /// True if files with a second name are unlinked but not wiped, because generations share unchanged files.
     spares_links: bool,
     receipt: &'a mut Receipt,
     /// Names of moved directories that are not wiped yet.
@@ -187,14 +187,14 @@ fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut WipeWalk<'_>, depth: usize) -> io::R
             continue;
         }
         let wiped = wipe_entry(dir, Path::new(OsStr::from_bytes(name.to_bytes())), walk, depth);
-        result = result.and(ignore_not_found(wiped)); // another process removed it
+        result = result.and(ignore_not_found(wiped)); // another process removed the entry
     }
     result
 }
 
 fn wipe_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut WipeWalk<'_>, depth: usize) -> io::Result<()> {
     match try_entry(dir, name, walk, depth) {
-        // Root may do everything that no file attribute forbids (chattr(1)).
+        // For root, EPERM means that a file attribute forbids the change (chattr(1)).
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             allow_changes(dir, name);
             try_entry(dir, name, walk, depth)

@@ -184,11 +184,11 @@ impl<R> fmt::Debug for Certificates<R> {
 }
 
 impl<R: CertificatePolicy> Certificates<R> {
-    /// Loads the files. An expired certificate is used with a warning, until it is replaced. `ca_setting` is the name
-    /// of the setting for the CA certificates, used in messages.
+    /// Loads the files. An expired certificate is reported in the log, and used until it is replaced. `ca_setting` is
+    /// the name of the setting for the CA certificates, used in messages.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, is malformed, or does not match the others.
+    /// Returns an error if a file cannot be read, is malformed, or does not match the other files.
     pub fn load(files: TlsFiles, ca_setting: &'static str, rules: Arc<R>) -> Result<Self, CertificateError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let refused = Arc::new(Mutex::new(None));
@@ -239,7 +239,7 @@ impl<R: CertificatePolicy> Certificates<R> {
             }
             Err(error) => {
                 if current.reported.as_ref() != Some(&error) {
-                    tracing::error!("the earlier certificates stay in force: {error}");
+                    tracing::error!("cannot load new certificates, the earlier ones stay in use: {error}");
                     current.reported = Some(error);
                 }
             }

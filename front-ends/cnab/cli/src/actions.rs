@@ -3,7 +3,7 @@
 //! Sequence of an action:
 //! ```text
 //! plan (everything read, locked, lowered; nothing written) -> settle actions that an earlier agent-cli left unfinished
-//!   -> claim, result `pending` -> container -> result `running` -> exit -> outputs -> final result -> container deleted
+//! -> claim, result `pending` -> container -> result `running` -> exit -> outputs -> final result -> container deleted
 //! ```
 //! The name of the container is derived from the claim's id. If agent-cli is killed during the sequence, `show` and the
 //! next action query executord for the outcome of this container.
@@ -30,7 +30,7 @@ pub(crate) enum Begun {
     Planned(Box<Planned>),
 }
 
-/// Actions whose inputs have been read, and what to do after them.
+/// Actions whose inputs have been read, and the cleanup after them.
 pub(crate) struct Planned {
     plan: Result<Plan, Failure>,
     /// Claims directory and installation whose records are removed after the action, regardless of the outcome.
@@ -62,7 +62,7 @@ pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
     }
 }
 
-/// Runs the steps one after the other, up to the first that fails.
+/// Runs the steps in order until one fails. With `--force`, then removes the records of the installation.
 pub(crate) async fn perform(session: &Session, work: Planned, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     let Planned { plan, remove } = work;
     let result = match plan {
@@ -79,7 +79,7 @@ pub(crate) async fn perform(session: &Session, work: Planned, interrupts: &mut I
     let store = Store::new(directory);
     let locked = store.lock(&name).map_err(CnabError::from)?.ok_or_else(|| CnabError::Busy(name.clone()))?;
     store.remove(&locked).map_err(CnabError::from)?;
-    session.output.note(format!("{}: forgotten", executor_cli_kit::text::plain(&name)));
+    session.output.note(format!("{}: all records removed", executor_cli_kit::text::plain(&name)));
     Ok(0)
 }
 

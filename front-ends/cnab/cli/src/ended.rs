@@ -121,7 +121,7 @@ pub(crate) async fn outputs(session: &Session, id: &str) -> Result<Files, Failur
     loop {
         match fetch(session, id).await {
             Ok(files) => return Ok(files),
-            // The process never ran, or nothing could be captured: the result has the reason.
+            // The process never ran, or nothing could be captured: the result contains the reason.
             Err(error) if error.code() == Some(Code::FailedPrecondition) => return Ok(Files::default()),
             Err(error) => attempts.again(error).await.doing(&doing)?,
         }
@@ -154,11 +154,11 @@ async fn fetch(session: &Session, id: &str) -> Result<Files, Error> {
         }
     }
     // A missing file is no error here, because the output may have a default.
-    files.1.retain(|(_, reason)| reason != "not there");
+    files.1.retain(|(_, reason)| reason != "no such file");
     Ok(files)
 }
 
-/// Deletes a container. An error is only reported.
+/// Deletes a container. Prints an error instead of returning it.
 pub(crate) async fn delete(session: &Session, id: &str) {
     if let Err(failure) = session.client.delete(id, true).await.doing(&format!("remove {id}"))
         && failure.code() != Some(Code::NotFound)

@@ -51,9 +51,9 @@ impl Change {
         match self {
             Self::Replace(reason) => reason.clone(),
             Self::Complete => "some containers of the pod are missing".into(),
-            Self::Rotate(names) => format!("files of {}", names.join(", ")),
-            Self::Ask => "play compares the pod's secrets".into(),
-            Self::Left => "the pod has changed, but is only replaced after manual removal (OnDelete)".into(),
+            Self::Rotate(names) => format!("replaces secret files of {}", names.join(", ")),
+            Self::Ask => "the pod's secrets are compared during play".into(),
+            Self::Left => "the pod has changed, but is replaced only after you remove it (OnDelete)".into(),
             Self::Remove => "no file contains the pod".into(),
             Self::Create | Self::Nothing => String::new(),
         }

@@ -28,7 +28,7 @@ pub(super) fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, 
     let unavailable = amount(object, &format!("{at}.maxUnavailable"), rolling.max_unavailable.as_ref(), 25, report);
     let surge = amount(object, &format!("{at}.maxSurge"), rolling.max_surge.as_ref(), 25, report);
     if (unavailable, surge) == (Some(0), Some(0)) {
-        report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced");
+        report.refuse(&object.origin, at, "P61", "has 0 for maxSurge and maxUnavailable: no pod could be replaced");
     }
     update
 }
@@ -68,7 +68,9 @@ pub(super) fn daemon_rollout(object: &Located, update: &DaemonSetUpdateStrategy,
     let unavailable = amount(object, &format!("{at}.maxUnavailable"), rolling.max_unavailable.as_ref(), 1, report);
     let surge = amount(object, &format!("{at}.maxSurge"), rolling.max_surge.as_ref(), 0, report);
     match (unavailable, surge) {
-        (Some(0), Some(0)) => report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced"),
+        (Some(0), Some(0)) => {
+            report.refuse(&object.origin, at, "P61", "has 0 for maxSurge and maxUnavailable: no pod could be replaced");
+        }
         (Some(1..), Some(1..)) => {
             let message = "requires maxUnavailable: 0 (the default is 1)";
             report.refuse(&object.origin, format!("{at}.maxSurge"), "P61", message);

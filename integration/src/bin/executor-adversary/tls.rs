@@ -48,7 +48,7 @@ pub(crate) const ALL: &[Attack] = &[
 
 /// Number of half-open handshakes per second.
 const EACH_SECOND: u32 = 700;
-/// Interval between batches of these handshakes.
+/// Interval between batches of half-open handshakes.
 const BATCH_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of callers that connect during the attack.
 const CALLERS: u8 = 8;
@@ -56,7 +56,7 @@ const CALLERS: u8 = 8;
 const ATTEMPTS: usize = 3;
 /// One-way delay between caller and daemon.
 const ONE_WAY_DELAY: Duration = Duration::from_millis(50);
-/// Timeout until a connection must be closed.
+/// Time within which executord must close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Connects from a loopback address.
@@ -67,7 +67,7 @@ async fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStre
     socket.connect(to).await
 }
 
-/// A flood of half-open handshakes, each from its own address. Dropping this stops the flood.
+/// A flood of half-open handshakes, each from its own address. The flood stops when this value is dropped.
 struct Flood {
     stop: Arc<AtomicBool>,
     opened: Arc<AtomicU32>,
@@ -214,7 +214,7 @@ fn half_open_control(_: Scale) -> anyhow::Result<String> {
 
 const GUEST: &str = "spiffe://test/guest";
 
-/// A directory of secrets, and configuration tables that grant these callers access.
+/// A directory of secrets. Its configuration tables grant the callers access.
 struct Shelf(tempfile::TempDir);
 
 impl Shelf {
@@ -277,8 +277,7 @@ fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
         tls.replace_callers(&shelf.tables(false));
         let _ = wait::within(CLOSE_TIMEOUT, || if is_connected() { Err(()) } else { Ok(()) });
     }
-    // Use two values: when the second value arrives, any value that was fetched before the first value has been
-    // delivered.
+    // Write two values: when the second value arrives, every value that was fetched earlier has been delivered.
     for new in ["2", "3"] {
         shelf.put(new)?;
         wait::until("the operator's container has the value", || (value(&ours) == new).then_some(()));

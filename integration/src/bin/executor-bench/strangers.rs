@@ -28,7 +28,7 @@ const WINDOW_LENGTH: Duration = Duration::from_secs(10);
 const WINDOWS: usize = 3;
 /// Delay between two calls of the authenticated caller.
 const CALL_DELAY: Duration = Duration::from_millis(5);
-/// One in this many calls is made on a new connection.
+/// Number of calls for each call on a new connection.
 const NEW: usize = 20;
 
 /// Figures without and with unauthenticated clients.
@@ -112,7 +112,7 @@ impl Crowd {
         let thread = std::thread::spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = knock(address, &kinds, &count) => {}
+                    () = run_handshakes(address, &kinds, &count) => {}
                     _ = stopped => {}
                 }
             });
@@ -128,7 +128,7 @@ impl Crowd {
 }
 
 /// Starts handshakes at a constant rate, in an endless loop.
-async fn knock(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &AtomicU64) {
+async fn run_handshakes(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &AtomicU64) {
     let mut pace = tokio::time::interval(Duration::from_secs(60) / A_MINUTE);
     let mut knocks = tokio::task::JoinSet::new();
     loop {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cnab::world::{World, lamp};
 
-/// Runs until it receives a signal or until a file exists.
+/// Run tool that runs until it receives a signal or a file exists.
 const TOOL: &str = "trap 'echo stopped > /cnab/app/outputs/seen; exit 0' TERM; echo up
 if [ $CNAB_ACTION = install ]; then while [ ! -e /cnab/app/outputs/go ]; do sleep 0.1; done; fi
 echo \"$KEY went on\"; echo done > /cnab/app/outputs/seen";
@@ -30,7 +30,7 @@ fn started(world: &World, bundle: &str) -> Child {
     child
 }
 
-/// Creates a file in the container, from outside, that lets the run tool continue.
+/// Creates the file in the container that lets the run tool continue.
 fn go(world: &World) {
     let pid = integration::api::pid(&world.containers()[0]);
     std::fs::write(format!("/proc/{pid}/root/cnab/app/outputs/go"), "").expect("write");
@@ -83,7 +83,7 @@ fn next_action_waits_for_running_one() {
         forced.status == 125 && forced.stderr.contains("another agent-cli command is working on app"),
         "{forced:?}"
     );
-    assert!(!forced.stderr.contains("forgotten"), "{forced:?}");
+    assert!(!forced.stderr.contains("all records removed"), "{forced:?}");
     go(&world);
     let ran = finish(next);
     assert_eq!(ran.status, 0, "{ran:?}");

@@ -107,7 +107,7 @@ fn faulty_file_keeps_the_rules() {
     let files = tls.files("guest", &tls.authority.caller(GUEST));
     let client = tls.connect(&files).unwrap();
     tls.replace_callers("[[callers]]\nmethods = 5\n");
-    is_logged(&tls.daemon, "the current rules of callers and references stay in force: ");
+    is_logged(&tls.daemon, "[[callers]] and secret_providers.allow stay as they were: ");
     is_logged(&tls.daemon, "TOML parse error at line ");
     call(&tls, &client).unwrap();
     tls.connect(&files).unwrap();
@@ -126,6 +126,6 @@ fn hangup_reads_the_file_and_kills_nothing() {
     // The daemon's user can no longer read the file.
     fs::set_permissions(daemon.setup().config_file(), fs::Permissions::from_mode(0o600)).unwrap();
     kill(daemon.pid(), 1);
-    is_logged(&daemon, "the current rules of callers and references stay in force: cannot read ");
+    is_logged(&daemon, "[[callers]] and secret_providers.allow stay as they were: cannot read ");
     daemon.api.info();
 }

@@ -38,7 +38,7 @@ async fn stranger(address: SocketAddr) -> Option<tokio::net::TcpStream> {
 
 /// Makes one of three kinds of connections: a handshake without a certificate, garbage, or a connection that sends
 /// nothing.
-async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientConfig>) {
+async fn connect_as_stranger(address: SocketAddr, number: usize, config: Arc<rustls::ClientConfig>) {
     let Some(mut stream) = stranger(address).await else { return };
     match number % 3 {
         0 => {
@@ -81,13 +81,13 @@ fn unauthenticated_clients_block_no_caller() {
     let knocking = api.spawn(async move {
         let mut knocks = tokio::task::JoinSet::new();
         for number in 0..strangers {
-            knocks.spawn(knock(address, number, Arc::clone(&config)));
+            knocks.spawn(connect_as_stranger(address, number, Arc::clone(&config)));
             if knocks.len() >= 200 {
                 knocks.join_next().await.unwrap().unwrap();
             }
         }
-        while let Some(knock) = knocks.join_next().await {
-            knock.unwrap();
+        while let Some(ended) = knocks.join_next().await {
+            ended.unwrap();
         }
     });
     let (mut calls, mut most) = (0, 0);

@@ -1,4 +1,4 @@
-//! Errors of the host and of requests: a start is refused with the reason, or restores what was deleted. Nothing is
+//! Errors of the host and of requests: a start is refused with the reason, or restores the deleted objects. Nothing is
 //! left after a refusal.
 
 use executor_proto::v1::RunRequest;
@@ -112,7 +112,7 @@ fn unknown_networks_are_refused_with_names() {
 }
 
 /// If the bridge or the rules are damaged, running containers lose their network. The next start of a container repairs
-/// it.
+/// the network.
 #[test]
 fn next_start_mends_a_network() {
     assert_mended("");

@@ -131,8 +131,8 @@ fn binding_credentials_are_masked_descriptions_are_not() {
     }
 }
 
-/// A rotation adds, changes and removes bindings in one generation. Other files are not changed, at whatever path they
-/// are.
+/// A rotation adds, changes and removes bindings in one generation. Other files are not changed, regardless of their
+/// path.
 #[test]
 fn rotation_replaces_only_bindings() {
     let daemon = Daemon::start();
@@ -204,7 +204,7 @@ fn rotations_at_once_do_not_mix() {
     let ended: Vec<_> = rotations.into_iter().map(integration::cli::finish).collect();
     assert!(ended.iter().any(|ran| ran.status == 0), "{ended:?}");
     for ran in ended.iter().filter(|ran| ran.status != 0) {
-        assert!(ran.stderr.contains("another client has replaced the files"), "{ran:?}");
+        assert!(ran.stderr.contains("another client or executord has replaced the files"), "{ran:?}");
     }
     let files = files_in_container(&daemon, "x", ROOT);
     let bindings: std::collections::BTreeSet<&str> = files.keys().map(|path| path.split_once('/').unwrap().0).collect();

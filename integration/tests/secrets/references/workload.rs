@@ -129,7 +129,7 @@ fn workloads_log_in_themselves() {
     daemon.start_again();
     wait::until("the value is stale", || {
         let source = daemon.api.get("w").unwrap().secret_sources.remove(0);
-        (source.stale && source.problem.contains("no token of the workload")).then_some(())
+        (source.stale && source.problem.contains("no token for this workload")).then_some(())
     });
     bao.put("u3", "p3");
     daemon.api.update(update("w", &second)).unwrap();
@@ -139,7 +139,7 @@ fn workloads_log_in_themselves() {
     bao.run(&["operator", "seal"]);
     daemon.api.stop("w", None).unwrap();
     wait::until("the revocation is delayed", || {
-        daemon.setup().logged().contains("tokens of completed containers are revoked later").then_some(())
+        daemon.setup().logged().contains("cannot revoke the tokens of completed containers").then_some(())
     });
     bao.unseal();
     wait::until("the session is revoked", || (bao.served("auth/token/revoke-self") >= 1).then_some(()));

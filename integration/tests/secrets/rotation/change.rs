@@ -184,7 +184,7 @@ fn stale_generation_is_refused_updates_are_serialized() {
     assert_eq!(expecting.iter().filter(|answer| answer.as_ref().is_ok_and(|generation| *generation == 10)).count(), 1);
     for refused in expecting.into_iter().filter_map(Result::err) {
         assert_eq!(refused.code(), Code::Aborted);
-        assert!(refused.message().contains("are of generation 10, not 9"), "{refused}");
+        assert!(refused.message().contains("have generation 10; the request expects 9"), "{refused}");
     }
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 10);
 }
@@ -268,7 +268,10 @@ fn agent_cli_rotates() {
     assert_eq!(json["files_generation"], 3);
     let stale = cli::run(&socket, &["rotate", "c", "--file", &file, "--expect-generation", "2"]);
     assert_eq!((stale.status, &*stale.stdout), (125, ""));
-    assert!(stale.stderr.contains("of generation 3, not 2") && stale.stderr.contains("agent-cli inspect"), "{ran:?}");
+    assert!(
+        stale.stderr.contains("have generation 3; the request expects 2") && stale.stderr.contains("agent-cli inspect"),
+        "{ran:?}"
+    );
     let nowhere = cli::run(&socket, &["rotate", "c", "--file", &file.replace("db/password", "/srv/x")]);
     assert!(nowhere.stderr.contains("--file (number 1)") && nowhere.stderr.contains(ROOT), "{nowhere:?}");
     let shown = cli::run(&socket, &["inspect", "c"]).stdout;

@@ -1,4 +1,4 @@
-//! Parses and matches patterns of repositories.
+//! Parses and matches repository patterns.
 //!
 //! ```text
 //!  *                               every repository of every registry
@@ -20,7 +20,7 @@ use super::super::reference::{
 /// Maximum length of a pattern, in bytes.
 const PATTERN_MAX: usize = 512;
 
-/// A pattern of repositories.
+/// A repository pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositoryPattern(PatternScope);
 
@@ -104,7 +104,7 @@ impl FromStr for RepositoryPattern {
         let below = names.pop_if(|name| name == "**").is_some();
         if let Some(name) = names.iter().find(|name| !is_name(name)) {
             let why = format!(
-                "the name {:?} is not valid: use a-z, 0-9, `.`, `_`, `-` and `*`; `**` can only be the last",
+                "the name {:?} is not valid: use a-z, 0-9, `.`, `_`, `-` and `*`; `**` is allowed only as the last name",
                 name.chars().take(40).collect::<String>()
             );
             return Err(bad(&why));

@@ -27,7 +27,9 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
     let of_others = volume.empty().is_none();
     if of_others && let Some(tmpfs) = beside.tmpfs.iter().find(|tmpfs| tmpfs.path.starts_with(path)) {
         let tmpfs = tmpfs.path.display();
-        return Some(format!("the tmpfs at `{tmpfs}` would be inside the volume at `{shown}`; use a volume instead"));
+        return Some(format!(
+            "the tmpfs at `{tmpfs}` would be inside the volume at `{shown}`; replace the tmpfs with an empty volume"
+        ));
     }
     let VolumeSurroundings { files, file_directories, .. } = beside;
     if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
@@ -65,8 +67,8 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
     None
 }
 
-/// Returns the reason why secret files cannot be mounted in this volume, which is not an empty volume; `None` if they
-/// can be mounted. In a volume of the pod, only an empty mount point is created, and only if the secret files are
+/// Returns the reason why secret files cannot be mounted in this volume, which is not an empty volume; `None` if the
+/// files can be mounted. In a volume of the pod, only an empty mount point is created, and only if the secret files are
 /// read-only (ADR 48).
 fn takes_no_files(volume: &Volume, beside: &VolumeSurroundings<'_>) -> Option<&'static str> {
     if !volume.is_of_pod() {

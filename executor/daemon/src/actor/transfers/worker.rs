@@ -63,7 +63,7 @@ impl Idle {
 }
 
 impl Worker {
-    /// Waits for the report and for the process to exit.
+    /// Waits for the report, then kills the process and waits for its exit.
     pub(super) async fn report(mut self) -> Result<Report, Failure> {
         let mut buffer = vec![0; PACKET_MAX];
         let reported = self.packets.recv_bytes(&mut buffer).await.ok().flatten();
@@ -78,7 +78,7 @@ impl Worker {
                 let status = self.child.wait().await;
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 Err(Failure::last(format!(
-                    "the worker exited without a report ({status}); the archive may need more memory or CPU time than a worker may use"
+                    "the worker exited without a report ({status}); the archive may exceed the worker's limit on memory or CPU time"
                 )))
             }
         }

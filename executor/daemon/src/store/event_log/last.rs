@@ -90,7 +90,7 @@ impl LastCursor {
 
     /// Removes the file, so that the next daemon assumes that events were lost.
     fn give_up(&mut self, error: &io::Error) {
-        tracing::warn!(%error, "cannot write {}: if executord is killed, the events will have a gap", self.path.display());
+        tracing::warn!(%error, "cannot write {}: if executord is killed, the numbers of events will have a gap", self.path.display());
         self.file = None;
         let _ = std::fs::remove_file(&self.path);
     }

@@ -1,8 +1,9 @@
 //! Copies files into a container: unpacks an archive below a directory.
 //!
-//! Each entry is created under a temporary name and then renamed, so that no partial file is visible under its name. No
-//! link below the directory is followed, neither a link in the archive nor a link in the container. An existing
-//! directory is kept. Another existing entry is replaced, unless the new entry is a directory, which is an error.
+//! Each entry except a directory is created under a temporary name and then renamed, so that no partial file is visible
+//! under the entry's name. No link below the directory is followed, neither a link in the archive nor a link in the
+//! container. Existing directories are kept, and other existing entries are replaced. Replacing a directory by another
+//! entry, or another entry by a directory, is an error.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 
 use super::{ArchiveFailure, LeftOut, own, shown};
 
-/// Size of a write, in bytes.
+/// Maximum size of a write, in bytes.
 const PIECE: usize = 64 << 10;
 /// Prefix of the name of an incomplete entry.
 const PARTIAL: &str = ".executor-archive-";
@@ -50,10 +51,10 @@ impl AsFd for UnpackTarget {
 }
 
 impl UnpackTarget {
-    /// Opens the directory. For a download, creates it if it does not exist.
+    /// Opens the directory. For a download, creates the directory if it does not exist.
     ///
     /// # Errors
-    /// Returns an error if the directory does not exist or the path is not a directory.
+    /// Returns an error if the directory cannot be opened or created.
     pub(super) fn open(root: BorrowedFd<'_>, path: &Path, download: bool) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = || open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot);
@@ -107,7 +108,7 @@ impl UnpackTarget {
         entry: &Entry,
         reader: &mut Reader<File>,
     ) -> Result<(), Result<io::Error, TarError>> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) }; // the directory itself
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) }; // the target itself
         let parent = self.parent(parent).map_err(Ok)?;
         if entry.kind != Kind::Directory {
             return self.replace(&parent, Path::new(name), entry, reader);
@@ -225,7 +226,7 @@ impl UnpackTarget {
             Kind::BlockDevice(major, minor) => {
                 mknodat(parent, name, FileType::BlockDevice, mode, makedev(major, minor)).map_err(failed)?;
             }
-            Kind::Directory => return Err(Ok(io::ErrorKind::InvalidInput.into())), // made elsewhere
+            Kind::Directory => return Err(Ok(io::ErrorKind::InvalidInput.into())), // created by `directory`
         }
         if entry.kind != Kind::Symlink {
             chmodat(parent, name, mode, AtFlags::empty()).map_err(failed)?;

@@ -43,7 +43,7 @@ pub(in crate::network) fn check(
         Err(error) => return Some(Checked::Broken(format!("cannot read the network record: {}", plain(&error)))),
     };
     let skipped = match attachment.progress {
-        Progress::Adding => Some("ADD has not succeeded".into()),
+        Progress::Adding => Some("ADD has not completed".into()),
         Progress::DelFailed => Some("DEL has failed and will be retried".into()),
         Progress::Added if is_disabled || attachment.network.disable_check => {
             Some("the configuration sets disableCheck".into())

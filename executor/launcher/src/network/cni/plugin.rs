@@ -124,7 +124,7 @@ pub(super) fn remove_stale(
 fn object(answer: &[u8]) -> Result<Value, Fault> {
     match serde_json::from_slice(answer) {
         Ok(answer @ Value::Object(_)) => Ok(answer),
-        Ok(_) => Err(Fault::Garbage("found another JSON type".into())),
+        Ok(_) => Err(Fault::Garbage("it is another JSON type".into())),
         Err(error) => Err(Fault::Garbage(error.to_string())),
     }
 }
@@ -262,7 +262,7 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
         events.read(pidfd.as_fd(), Event::Ended);
         [&stdout, &stderr].into_iter().flatten().for_each(|end| events.read(end.as_fd(), Event::Output));
         events.due([until]);
-        // Check this before the last read, so that no output is missed. Do not wait until the pipes are closed:
+        // Check for the exit before the last read, so that no output is missed. Do not wait until the pipes are closed:
         // children of the plugin may keep them open.
         let ended = events.wait()?.contains(&Event::Ended);
         drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;

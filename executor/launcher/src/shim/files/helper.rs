@@ -1,8 +1,8 @@
-//! Executes work in a forked helper process, because the work needs a different cgroup or different namespaces than the
-//! shim's.
+//! Executes work in a forked helper process, because the work needs another cgroup or other namespaces than the shim's.
 //!
 //! The result is success, or the failed step with its error. The helper sends the open secret files to the shim, which
-//! wipes them. The kernel kills the helper when the shim exits, because no process would wipe later files.
+//! wipes them. The kernel kills the helper when the shim exits, because after that no process would wipe the helper's
+//! files.
 
 use crate::errors::plain;
 use std::io;

@@ -9,8 +9,8 @@
 //! If the container has a runtime token, the helper generates the token, writes it as one of the files and returns its
 //! digest. So no long-running process has ever held the token. The helper then also stores the other secret inputs in
 //! the volume, and mounts the directory of the daemon's socket in the container. A view of these inputs is mounted
-//! below that directory, accessible only to root of the host. If a launcher finds a container whose shim has exited and
-//! has no handle on the volume, it opens a handle there.
+//! below that directory, accessible only to root of the host. A launcher that has no handle on the volume of a
+//! container without a shim opens a handle through this view.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -97,7 +97,7 @@ pub(crate) fn copy_contents(payload: &MemFile) -> Result<PrivateCopy, HelperFail
     payload.copy().map_err(|error| HelperFailure("cannot read the contents of the secret files".into(), error))
 }
 
-/// Returns the single contents, if they have these sizes.
+/// Returns the content of each file, if the contents have these sizes.
 pub(crate) fn decode_contents(payload: &[u8], sizes: impl Iterator<Item = u64>) -> Result<Vec<&[u8]>, HelperFailure> {
     let failed = |error| HelperFailure("cannot read the contents of the secret files".into(), error);
     let contents = payload::decode(payload).map_err(|error| failed(malformed(error)))?;
@@ -334,7 +334,7 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// Stores the environment of the single process.
+    /// Stores the environment of a container with a single process.
     fn keep_environment(&self, volume: &Volume, process: &[u8]) -> io::Result<()> {
         let process = ProcessPayload::decode(process).map_err(malformed)?;
         volume.keep_environment(volume.make_steps()?.as_fd(), &process.env)
@@ -432,7 +432,7 @@ fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
     mount::attach(shm.as_fd(), target.as_fd())
 }
 
-/// Mounts a volume. Creates its mount point below /dev.
+/// Mounts a volume. Creates the mount point if it is below /dev.
 fn place_late(LateMount { path, view, is_file }: &LateMount) -> io::Result<()> {
     let root = open_dir(Path::new("/"))?;
     match path.strip_prefix(DEV) {
@@ -470,8 +470,8 @@ fn dev() -> io::Result<OwnedFd> {
     open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
 }
 
-/// Returns true if a container may request inputs that are not files, or files that it may change. These inputs are
-/// stored in its volume.
+/// Returns true if a container may request inputs other than files, or writable files. These inputs are stored in the
+/// container's volume.
 pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
     let manifest = Manifest::from_plan(plan);
     let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());

@@ -127,7 +127,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<
     let result = if (0..=64).contains(&signal) {
         evaluate(host, ready, &list).and_then(|validated| replace(host, ready, &validated, &contents))
     } else {
-        Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")))
+        Err(Refused::new(Reason::Invalid, format!("signal {signal} is invalid; use 1 to 64, or 0 for no signal")))
     };
     if let Err(error) = contents.wipe() {
         let id = ready.record.plan.id.as_str();
@@ -136,7 +136,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<
     result
 }
 
-/// Returns the list as JSON, and the contents.
+/// Returns the memory files of the list, which is JSON, and of the contents.
 fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
     let Ok([list, contents]) = <[OwnedFd; UPDATE_FDS.len()]>::try_from(fds) else {
         return Err(Refused::new(Reason::Invalid, "an update needs two descriptors: list and contents"));
@@ -200,7 +200,10 @@ fn place(
     replaces_mounts: impl FnOnce() -> bool,
 ) -> Result<(Plan, PlacedUpdate), Refused> {
     if update.base_generation != record.files_generation {
-        let why = format!("the files are of generation {}, not {}", record.files_generation, update.base_generation);
+        let why = format!(
+            "the files have generation {}; the update is based on generation {}",
+            record.files_generation, update.base_generation
+        );
         return Err(Refused::new(Reason::Stale, why));
     }
     update.check(&record.plan).map_err(|error| invalid(&error))?;
@@ -219,8 +222,7 @@ fn place(
     Ok((plan, placed))
 }
 
-/// Returns a violation for each file that is mounted as a single file. The caller uses this if the kernel cannot
-/// replace such mounts.
+/// Returns a violation for each file that is mounted as a single file. Used if the kernel cannot replace such mounts.
 fn singles(update: &FileUpdate, placed: &PlacedUpdate) -> Vec<Violation> {
     let single = |next: &NextContent| {
         if let NextContent::File(payload) = next { update.changed.get(*payload).copied() } else { None }
@@ -425,7 +427,7 @@ fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
     if wanted == now { Ok(()) } else { volume.resize(wanted).map_err(error) }
 }
 
-/// Writes the generation in the helper, charged to the container's memory.
+/// Writes the new generation in the helper. The generation is charged to the container's memory.
 fn write(
     host: &Host,
     record: &ContainerRecord,
@@ -541,7 +543,7 @@ mod tests {
             ("a file by itself", update(&["/etc/key"], &[]), true, Ok(1)),
             ("both", update(&["/etc/key", "db/user"], &[]), true, Ok(2)),
             ("a removal", update(&[], &["db/user"]), false, Ok(1)),
-            ("stale", stale, true, refused(Reason::Stale, "generation 3, not 2")),
+            ("stale", stale, true, refused(Reason::Stale, "generation 3; the update is based on generation 2")),
             ("nothing", nothing, true, refused(Reason::Invalid, "no file changes")),
             ("an unchanged file differs", forged, true, refused(Reason::Invalid, "update: ")),
             ("an old kernel", update(&["/etc/key"], &[]), false, refused(Reason::Precondition, "Linux 6.5")),

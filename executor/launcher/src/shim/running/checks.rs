@@ -19,13 +19,13 @@ use crate::shim::Ready;
 /// Creates a socket for a check, or for a client's connection to a pod.
 ///
 /// # Errors
-/// Returns an error if the container has no checks that connect and is not a pod to which the policy allows
+/// Returns an error if the container neither has checks that connect nor is a pod to which the policy allows
 /// connections, or if the socket cannot be created.
 pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result<AnswerPayload, Refused> {
     let plan = &ready.record.plan;
     let is_allowed = plan.is_pod() && host.policy.allow_connect;
     if !is_allowed && !plan.checks.as_ref().is_some_and(Checks::connect) {
-        let why = "the container has no checks that use a connection, and is not a pod that clients may connect to";
+        let why = "the container has no TCP or HTTP check, and is not a pod that clients may connect to";
         return Err(Refused::new(Reason::Denied, why));
     }
     let socket = tcp_socket_of(ready.container.pidfd().as_fd(), request.ipv6);
@@ -34,8 +34,8 @@ pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result
         .map_err(|error| failed("cannot create a socket in the container's network", &error))
 }
 
-/// Writes the unhealthy reason to the log and the record. Returns `false` if the container is already stopping or its
-/// restart policy runs its action again.
+/// Writes the unhealthy reason to the log and the record. Returns false if the container is already stopping, the
+/// checked run has exited, or the restart policy runs the action again.
 pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
     let EndUnhealthy { reason, outputs, run } = request;
     let Some(checks) = &ready.record.plan.checks else {

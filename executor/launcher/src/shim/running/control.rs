@@ -1,7 +1,7 @@
 //! Manages the connections of a shim: to the daemon that launched it, to later daemons, and to the launcher.
 //!
-//! A new peer receives the state when it connects and after every change. A peer that does not read is disconnected,
-//! and may connect again. Only root and the daemon's user may connect.
+//! A peer receives the state when it connects and after every change. A peer that does not read is disconnected, and
+//! may connect again. Only root and the daemon's user may connect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,8 +27,8 @@ use crate::shim::files::update::Update;
 /// Maximum number of connections: enough for a daemon, a daemon that replaces it, a launcher, and some spares.
 const CONNECTIONS_MAX: usize = 6;
 
-/// Maximum number of commands that are read from a connection at a time. Commands may carry descriptors, and other
-/// peers wait.
+/// Maximum number of commands that are read from a connection at a time. The limit bounds the number of open
+/// descriptors and lets other peers take turns.
 const ROUND_MAX: usize = 8;
 
 pub(crate) struct Control {
@@ -49,8 +49,8 @@ struct Connection {
     /// True if the peer has disconnected or does not read. The peer's earlier commands are still executed, without
     /// replies.
     gone: bool,
-    /// True if the peer connected as root. False for a socket that was passed as a descriptor, because its credentials
-    /// may belong to the process that bound the other end.
+    /// True if the peer connected as root. False for a socket that was passed as a descriptor, because the socket's
+    /// credentials may belong to another process than the peer.
     root: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Worker {
 /// Content of a successful reply.
 #[allow(clippy::large_enum_variant)] // short-lived, one at a time
 pub(crate) enum AnswerPayload {
-    /// Secrets. The descriptors are wiped if the reply cannot be sent.
+    /// Memory file with secrets. The file is wiped if the reply cannot be sent.
     Secrets(MemFile),
     Socket(OwnedFd),
     Usage(Usage),
@@ -165,7 +165,7 @@ impl Control {
         self.report_launcher(&reached_report(self.state));
     }
 
-    /// Sets a short-lived state without reporting it. Only the next state is reported, and peers read the record.
+    /// Sets a short-lived state without a report. Only the next state is reported, and peers read the record.
     pub(crate) fn pass(&mut self, state: State) {
         self.state = state;
     }
@@ -188,7 +188,7 @@ impl Control {
         self.volume = volume.handle().try_clone_to_owned().ok();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Done(Done {})) }.encode_to_vec();
         if let Some(lifeline) = &self.lifeline {
-            let _ = lifeline.send(&report, &[volume.handle()]); // a later launcher requests it
+            let _ = lifeline.send(&report, &[volume.handle()]); // best effort: a later launcher requests the handle
         }
     }
 
@@ -202,7 +202,8 @@ impl Control {
         }
     }
 
-    /// Sends a report to the launcher. Call this before the report to the daemon, whose next request may rely on it.
+    /// Sends a report to the launcher. Call this before reporting to the daemon, because the daemon's next request may
+    /// rely on this report.
     fn report_launcher(&mut self, report: &[u8]) {
         if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(report, &[]).is_err()) {
             self.lifeline = None;
@@ -268,7 +269,14 @@ impl Control {
             let uid = getsockopt(&socket, sockopt::PeerCredentials).map(|peer| peer.uid());
             let served = uid.is_ok_and(|uid| uid == 0 || uid == self.daemon_uid);
             if !served || self.connections.len() >= CONNECTIONS_MAX {
-                log::line(Level::Warning, "", "a connection to a shim was refused");
+                log::line(
+                    Level::Warning,
+                    "",
+                    format_args!(
+                        "refused a connection to a shim: the client is neither root nor executord, or there are \
+                         {CONNECTIONS_MAX} connections"
+                    ),
+                );
                 continue;
             }
             socket.set_nonblocking(true);
@@ -278,7 +286,7 @@ impl Control {
         }
     }
 
-    /// Drains the lifeline. The launcher uses it only to wake the loop.
+    /// Drains the lifeline. The launcher sends messages only to wake the loop.
     fn drain_lifeline(&mut self) {
         let Some(lifeline) = &self.lifeline else { return };
         let mut buffer = [0; 64];

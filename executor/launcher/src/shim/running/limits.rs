@@ -1,6 +1,6 @@
 //! Determines which limits of a plan this host can enforce.
 //!
-//! Other limits are refused with their field name or, if the operator chose so, reported as a warning
+//! Other limits are refused with their field name or, if the operator configured this, reported as a warning
 //! (`unenforceable_limits`). Limits of a running container can be replaced. A limit on open files above the host's
 //! limit is lowered to the host's limit, with a warning: the container gets less than requested, never more.
 
@@ -28,7 +28,7 @@ const DESCRIPTORS: u64 = 256;
 /// Prefix of a warning about a limit of the request.
 const WARNING: &str = "limits.";
 
-/// Returns the limits that are enforced, with 0 for unset limits, and warnings.
+/// Returns the limits that are enforced, with 0 for unset and unenforceable limits, and warnings.
 pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>), Refused> {
     let mut limits = plan.limits;
     let mut lacking = Vec::new();
@@ -64,7 +64,7 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.nofile = plan.limits.nofile.min(host.nofile_max);
     if limits.nofile < plan.limits.nofile {
         let (asked, given) = (plan.limits.nofile, limits.nofile);
-        warnings.push(format!("nofile {asked} exceeds the launcher's hard limit; {given} is used"));
+        warnings.push(format!("nofile {asked} exceeds the launcher's hard limit; using {given}"));
     }
     let (asked, processors) = (asked.cpu_millis, host.processors);
     if asked > processors * 1000 {
@@ -76,8 +76,8 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     Ok((limits, warnings))
 }
 
-/// Returns a violation for each limit on huge pages and each file of cgroup version 2 that the host does not have. If
-/// the host has no pages of a size, a limit on this size needs no controller.
+/// Returns a violation for each limit on huge pages that the host cannot enforce and, on a host with cgroup v1, for
+/// each file of cgroup v2. If the host has no huge pages of a size, a limit on this size needs no controller.
 fn unsupported_options(host: &Host, options: &HostOptions, has_hugetlb: bool) -> Vec<Violation> {
     let pages = options.hugepage_bytes.keys().filter_map(|size| {
         let why = match page_pool(size) {
@@ -91,12 +91,12 @@ fn unsupported_options(host: &Host, options: &HostOptions, has_hugetlb: bool) ->
     });
     let is_v1 = host.hierarchies.name() != "v2";
     let files = options.unified.keys().filter(|_| is_v1).map(|file| {
-        Violation::new(format!("limits.unified[{file}]"), "cannot be enforced: this host has cgroups of version 1")
+        Violation::new(format!("limits.unified[{file}]"), "cannot be enforced: this host uses cgroup version 1")
     });
     pages.chain(files).collect()
 }
 
-/// Returns true if the host has huge pages in a pool, or can add them to it.
+/// Returns true if a pool has huge pages or can get huge pages.
 fn has_pages(pool: &Path) -> bool {
     ["nr_hugepages", "nr_overcommit_hugepages"]
         .iter()
@@ -147,7 +147,7 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
     Ok(())
 }
 
-/// Returns the files to write, with their contents, if the CPUs and memory nodes of a container differ from the `old`
+/// Returns the files to write, with their contents, if the CPUs or memory nodes of a container differ from the `old`
 /// options.
 ///
 /// # Errors
@@ -166,8 +166,8 @@ fn cpusets(host: &Host, record: &ContainerRecord, old: &HostOptions) -> Result<V
     if violations.is_empty() { Ok(changes) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }
 
-/// Checks that the memory in use, without reclaimable memory, is below a new limit. Otherwise cgroup v2 would kill a
-/// process immediately.
+/// Checks that the memory in use, without reclaimable memory, is not above a new limit. Otherwise cgroup v2 would kill
+/// a process immediately.
 fn fits(host: &Host, cgroup: &Path, new: &Limits) -> Result<(), Refused> {
     let Some(used) = host.hierarchies.memory_used(cgroup) else { return Ok(()) };
     if used <= new.memory_bytes {
@@ -177,7 +177,7 @@ fn fits(host: &Host, cgroup: &Path, new: &Limits) -> Result<(), Refused> {
     Err(Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)]))
 }
 
-/// Raises this shim's limit on open files, so that it can hold a container's files: the current files, their
+/// Raises this shim's limit on open files, so that the shim can hold a container's files: the current files, their
 /// replacements, and some old generations. If the host does not permit this, an update reports the error.
 pub(crate) fn allow_descriptors(files: usize) {
     let wanted = DESCRIPTORS + 4 * files as u64;

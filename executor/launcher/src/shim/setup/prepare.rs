@@ -29,7 +29,7 @@ use inject::BuiltContainer;
 
 use crate::dirs::Dirs;
 use crate::disk;
-use crate::finish::{Remains, Rotated, SHIM};
+use crate::finish::{Remains, RotationResults, SHIM};
 use crate::host::Host;
 use crate::seccomp::Filter;
 use crate::shim::Ready;
@@ -74,7 +74,7 @@ pub(crate) fn prepare(
         cgroup,
         volumes: Vec::new(),
         inputs,
-        rotated: Rotated::default(),
+        rotated: RotationResults::default(),
         views: Vec::new(),
         on_network: true,
     };

@@ -1,9 +1,9 @@
 //! Runs the step starter, a process that starts the steps of a tree of actions.
 //!
-//! The step starter is forked from the shim before the shim reads a secret, because its children, which enter the
-//! container, inherit its memory. The shim sends it commands with descriptors for the payload, the output and the views
-//! of secret files. The step starter is the parent of the processes and reports their exits. If the shim exits, the
-//! step starter exits, too, and the processes are killed.
+//! The step starter is forked from the shim before the shim reads a secret, because the starter's children, which enter
+//! the container, inherit the starter's memory. The shim sends the starter commands with descriptors for the payload,
+//! the output and the views of secret files. The step starter is the parent of the processes and reports their exits.
+//! If the shim exits, the step starter exits, too, and the processes are killed.
 //!
 //! ```text
 //! shim ── start ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, drops privileges
@@ -53,7 +53,8 @@ struct StarterCommand {
 /// A change in the state of a process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum StarterEvent {
-    /// The process is in the container and has not executed its program yet. The message carries its pidfd.
+    /// The process is in the container and has not executed its program yet. The message carries the pidfd of the
+    /// process.
     Made {
         process: usize,
         pid: i32,
@@ -198,7 +199,7 @@ fn set_up(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) ->
     rustix::thread::set_name(c"executor-steps")?;
     process::forbid_dumps()?;
     heap::trim();
-    SignalEvents::take(&SIGNALS) // it exits with its shim, not by a signal to all processes
+    SignalEvents::take(&SIGNALS) // the starter exits with the shim, not by a signal to all processes
 }
 
 /// State of the step starter in its own process.
@@ -227,7 +228,7 @@ impl Service<'_> {
             events.read(self.socket.as_fd(), Event::Command);
             let happened = events.wait()?;
             while signals.next()?.is_some() {}
-            self.take_ended()?;
+            self.reap_exited()?;
             if happened.contains(&Event::Command) {
                 let mut buffer = [0; MESSAGE_MAX];
                 let Some((length, fds)) = self.socket.recv(&mut buffer)? else { return Ok(()) };
@@ -247,8 +248,8 @@ impl Service<'_> {
         Ok(views)
     }
 
-    /// Reaps children that have exited.
-    fn take_ended(&mut self) -> io::Result<()> {
+    /// Reaps children that have exited, and reports the exits of steps.
+    fn reap_exited(&mut self) -> io::Result<()> {
         while let Some((pid, ended)) = process::reap_one(|_| false)? {
             if let Some(process) = self.running.remove(&pid) {
                 self.send(&StarterEvent::Ended { process, exit: ended.into() }, &[])?;
@@ -329,7 +330,7 @@ impl Service<'_> {
         let pidfd = process::pidfd(pid).map_err(reported("cannot open the process"))?;
         self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()])
             .map_err(reported("cannot report to the shim"))?;
-        let _ = socket.send(GO, &[]); // the exit is noticed below
+        let _ = socket.send(GO, &[]); // the loop detects an exit
         loop {
             return match recv(&socket, deadline) {
                 // The socket closes on execve or exit; waitpid distinguishes them.
@@ -368,6 +369,6 @@ fn recv(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             Err(format!("the program was not executed within {} s", START_TIMEOUT.as_secs()))
         }
-        Err(error) => Err(format!("helper: {}", crate::errors::plain(&error))),
+        Err(error) => Err(format!("cannot receive from the helper: {}", crate::errors::plain(&error))),
     }
 }

@@ -103,16 +103,16 @@ fn warnings_name_unmasked_secrets_without_values() {
     assert_eq!(
         auto.warnings(),
         [
-            "not masked in the output, because shorter than 8 bytes: pin, tiny",
-            "masked only with the white space around it, because shorter than 8 bytes: word",
-            "not masked in the output, because it is white space: blank",
+            "values shorter than 8 bytes are not masked in the output: pin, tiny",
+            "values shorter than 8 bytes without the white space around them are masked only together with it: word",
+            "values that consist of white space are not masked in the output: blank",
         ]
     );
     assert_eq!(
         all.warnings(),
         [
-            "not masked in the output, because shorter than 4 bytes: tiny",
-            "not masked in the output, because it is white space: blank",
+            "values shorter than 4 bytes are not masked in the output: tiny",
+            "values that consist of white space are not masked in the output: blank",
         ]
     );
     assert!(none.warnings().is_empty() && none.is_idle() && !all.is_idle());

@@ -36,7 +36,7 @@ pub(crate) struct Installation {
     created: String,
     /// Time of the last result.
     modified: Option<String>,
-    /// False if executord could not be queried for an unfinished action.
+    /// True unless executord could not be queried for an unfinished action.
     asked: bool,
     /// Parameter values; `writeOnly` values are null.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -273,7 +273,7 @@ pub(crate) fn outputs_text(outputs: &[Shown], style: Style) -> String {
     for it in outputs {
         let value = match &it.value {
             _ if it.write_only && it.value.is_none() => HIDDEN.to_owned(),
-            None => "(no text)".to_owned(),
+            None => "(not UTF-8)".to_owned(),
             Some(value) => value.trim_end().chars().take(120).collect(),
         };
         table.row([(it.name.clone(), Role::Plain), (it.size.to_string(), Role::Plain), (value, Role::Plain)]);

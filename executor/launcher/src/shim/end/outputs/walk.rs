@@ -26,7 +26,7 @@ use super::Namespaces;
 use crate::errors::plain;
 use crate::kernel_files::is_of_the_kernel;
 
-/// Maximum size of a message: a path in which each byte is escaped with six bytes, and a short string.
+/// Maximum size of a message, in bytes: a path in which each byte is escaped with six bytes, and a short string.
 pub(super) const MESSAGE_MAX: usize = 6 * PATH_MAX + 1024;
 const TOO_MANY: &str = "more than 10000 entries: the rest was skipped";
 const _: () = assert!(ENTRIES_MAX == 10_000);
@@ -62,7 +62,7 @@ pub(super) struct OutputSearch<'a> {
     pub(super) secret_devices: &'a [u64],
 }
 
-/// Error: the shim no longer receives messages.
+/// Error if the shim no longer receives messages.
 struct SearchRecvError;
 
 /// File or directory at a declared path.
@@ -149,7 +149,7 @@ impl OutputWalker<'_> {
         Ok(())
     }
 
-    /// Returns the sorted names in a directory. Stops reading when there are more than the limit.
+    /// Returns the sorted names in a directory. Stops reading when the limit on entries is exceeded.
     fn names(&self, directory: &Path) -> io::Result<Vec<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let opened = open_in_root(self.root.as_fd(), directory, flags, Mode::empty(), Follow::NoLinks)?;
@@ -186,7 +186,7 @@ impl OutputWalker<'_> {
             );
         }
         if is_of_the_kernel(place.as_fd()).map_err(|error| reason(&error))? {
-            return Err("the kernel's own file system".into());
+            return Err("on a pseudo file system of the kernel".into());
         }
         match kind {
             FileType::RegularFile => {}
@@ -228,8 +228,8 @@ impl OutputWalker<'_> {
 
 fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR) => "not there".into(),
-        Some(libc::ELOOP) => "behind a symbolic link".into(),
+        Some(libc::ENOENT | libc::ENOTDIR) => "no such file".into(),
+        Some(libc::ELOOP) => "the path contains a symbolic link".into(),
         Some(libc::EACCES | libc::EPERM) => "the process's user may not read the path".into(),
         _ => plain(error),
     }
