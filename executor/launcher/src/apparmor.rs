@@ -22,7 +22,8 @@ const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 /// File below /proc for the profile of the program that the process executes next.
 const ON_EXEC: &str = "self/attr/apparmor/exec";
 
-/// Checks that the host has a profile.
+/// Checks that AppArmor is enabled on this host and that the profile is loaded. `unconfined` requires only that
+/// AppArmor is enabled.
 pub(crate) fn check(profile: &str) -> Result<(), FieldFault> {
     let enabled = std::fs::read_to_string(ENABLED).unwrap_or_default();
     // If securityfs is not mounted, only `set_on_exec` detects a missing profile.

@@ -6,9 +6,10 @@ use executor_core::spec::{self, CapabilitySets};
 use executor_core::validate::Violation;
 use executor_sys::capabilities::is_in_bounding_set;
 
-/// Returns the capabilities of a process of this user. In its own user namespace, a container gets all requested
-/// capabilities. With the host's ids, a container that is privileged or adds `ALL` gets all capabilities of the
-/// launcher. The launcher's systemd unit may withhold some of these capabilities.
+/// Returns the capabilities of a process that runs as `uid`. In its own user namespace, a container gets all requested
+/// capabilities. With the host's ids, a container gets only capabilities that the launcher has, because the launcher's
+/// systemd unit may withhold some. Capabilities that the request adds by name are kept here, and [`can_be_given`]
+/// checks them.
 pub(crate) fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     let mut sets = spec::held(isolation, uid);
     if isolation.user_namespace == UserNamespace::Host {

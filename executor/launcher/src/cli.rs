@@ -29,7 +29,7 @@ pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
 /// The executor's privileged process: forks a shim for each container and cleans up after shims.
 ///
 /// Started by systemd, or by executord if no launcher is running. The launcher listens on RUN_DIR/launcher.sock for
-/// executord only. If a shim dies, the launcher kills the container's processes and records its exit.
+/// executord only. If a shim dies, the launcher kills the processes of its container and records the container's exit.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "executor-launcher",

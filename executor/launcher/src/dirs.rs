@@ -11,7 +11,7 @@
 //!    log, log.1              0640                output
 //!    exit.json               0640                exit record (preallocated for the case of a full disk; not synced)
 //!    outputs/                0750 root:daemon    captured outputs (core's `outputs`), files 0640
-//! upper/ work/            0700                writable layer, until the container exits; below disk/ if limited
+//!    upper/ work/            0700                writable layer, until the container exits; below disk/ if limited
 //! ```
 //! The directories of a warm container are created before it has a container id ([`crate::warm`]).
 
@@ -259,7 +259,7 @@ impl Dirs {
         fs::rename(&ahead, &path).map_err(|error| at(&path, &error))
     }
 
-    /// Frees the rest of the reserved space. This is a separate step because it takes some time.
+    /// Frees the reserved space after the end of the exit record. This is a separate step because it takes some time.
     ///
     /// # Errors
     /// Returns an error if the record cannot be truncated.

@@ -52,7 +52,7 @@ pub(crate) fn failed_by(words: String) -> Refused {
 }
 
 /// Returns a refusal like [`failed`], for an error message of libcontainer. libcontainer reports a file that cannot be
-/// opened as missing. So if this process has almost no free descriptors, the refusal reports the shortage of
+/// opened as missing. Therefore, if this process has almost no free descriptors, the refusal reports the shortage of
 /// descriptors instead.
 pub(crate) fn failed_by_libcontainer(words: String) -> Refused {
     if shortage::named(&words).is_none() && descriptors_are_short() {

@@ -89,7 +89,7 @@ pub(crate) fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
 /// Reads a JSON file of at most `bytes_max` bytes. Does not follow a link.
 ///
 /// # Errors
-/// Returns an error if the file does not exist, or is larger or has unexpected content (`InvalidData`,
+/// Returns an error if the file does not exist, is larger than `bytes_max`, or has unexpected content (`InvalidData`,
 /// `UnexpectedEof`).
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io::Result<T> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;

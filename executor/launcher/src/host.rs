@@ -61,7 +61,7 @@ pub(crate) struct Host {
     pub log_bytes_max: u64,
     /// True if image layers may contain device nodes.
     pub image_devices: bool,
-    /// Mount namespace in which this process was started. CNI plugins run in it.
+    /// Mount namespace in which this process was started. CNI plugins run in this namespace.
     pub mounts: OwnedFd,
     /// Detached proc file system, used to set sysctls.
     pub proc: OwnedFd,
@@ -206,7 +206,7 @@ impl Host {
         }
     }
 
-    /// Returns true if a cgroup is below a parent from the request, not below the launcher's own parent.
+    /// Returns true if a cgroup is below a parent from the request, not below the launcher's own parent cgroup.
     pub(crate) fn is_given(&self, cgroup: &Path) -> bool {
         !cgroup.starts_with(&self.cgroup_parent)
     }

@@ -28,7 +28,7 @@ const MEMORY_MAX: u64 = 512 << 20;
 /// Maximum CPU time of the signer in seconds: enough for thousands of signatures. When the limit is reached, executord
 /// requests another signer.
 const PROCESSOR_SECONDS_MAX: u64 = 60;
-/// Limit on open descriptors.
+/// Maximum number of open descriptors of the signer.
 const FILES_MAX: u64 = 32;
 
 /// Allowed system calls: the connection, memory, time, random numbers, and exit.

@@ -22,7 +22,7 @@ pub(crate) fn write(proc: BorrowedFd<'_>, path: &str, value: &str) -> io::Result
 /// Reads a setting of the calling process's namespaces. `path` is relative to /proc/sys.
 ///
 /// # Errors
-/// Returns the same errors as [`write()`].
+/// Returns `NotFound` if the kernel does not have the setting.
 pub(crate) fn read(proc: BorrowedFd<'_>, path: &str) -> io::Result<String> {
     let file = open_in_root(proc, &Path::new("sys").join(path), OFlags::RDONLY, Mode::empty(), Follow::NoLinks)?;
     let mut value = String::new();

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! CGROUP_PARENT/ID                cgroup of the container, whose limits also apply to executed processes
-//! CGROUP_PARENT/ID/exec-PID       cgroup of an executed process and its descendants; PID is its supervisor's
+//! CGROUP_PARENT/ID/exec-PID       cgroup of an executed process and its descendants; PID is the supervisor's pid
 //! ```
 //! On version 1 the cgroup exists in one hierarchy only: the pids hierarchy, if the host has one. Only a process that
 //! may write to the cgroup file system, as in a privileged container, can leave the cgroup.
@@ -79,11 +79,11 @@ impl Hierarchies {
 }
 
 impl ExecCgroup {
-    /// Moves the calling, single-threaded process into the cgroup. `join_container` moves it into the container's
-    /// cgroups.
+    /// Moves the calling, single-threaded process into the cgroup. On version 1, first calls `join_container`, which
+    /// moves the process into the container's cgroups.
     ///
     /// # Errors
-    /// Returns the kernel's error if the call fails.
+    /// Returns the kernel's error if the process cannot be moved.
     pub(crate) fn join(&self, join_container: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         if self.is_version_2 {
             return fs::write(self.dir.join("cgroup.procs"), "0"); // a child of the container's only cgroup
@@ -92,7 +92,8 @@ impl ExecCgroup {
         hierarchy::enter(&self.dir)
     }
 
-    /// Sends SIGKILL to all processes once. Also prevents further forks if the kernel supports it.
+    /// Sends SIGKILL to all processes once. Also prevents further forks, if the host has the pids controller (version
+    /// 1) or the kernel has `cgroup.kill` (version 2).
     pub(crate) fn kill(&self) {
         if !self.is_version_2 {
             let _ = fs::write(self.dir.join("pids.max"), "0"); // missing without the pids controller
@@ -118,7 +119,7 @@ impl ExecCgroup {
         Ok(())
     }
 
-    /// Moves the processes into the container's cgroup, where they stay when this cgroup is removed.
+    /// Moves the processes into the container's cgroup, and removes this cgroup.
     pub(crate) fn release(&self) {
         let deadline = Instant::now() + EXIT_TIMEOUT;
         let procs = self.container.join("cgroup.procs");
@@ -136,7 +137,7 @@ impl ExecCgroup {
 
 impl Drop for ExecCgroup {
     fn drop(&mut self) {
-        let _ = self.kill_all(self.timeout); // survivors are removed with the container
+        let _ = self.kill_all(self.timeout); // remaining processes are killed with the container
         let _ = remove_dir(&self.dir, Duration::from_millis(100));
     }
 }

@@ -29,7 +29,7 @@ impl Replaced {
     pub(crate) fn undo(self) -> io::Result<()> {
         let mut result = Ok(());
         for (file, value) in self.0.into_iter().rev() {
-            // A write of no bytes makes no system call. A newline clears the list.
+            // `fs::write` makes no system call for an empty value. A newline clears a list, such as `cpuset.cpus`.
             let value = if value.trim_end().is_empty() { "\n" } else { value.trim_end() };
             result = result.and(fs::write(&file, value).map_err(|error| at(&file, &error)));
         }

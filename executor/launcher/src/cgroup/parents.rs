@@ -23,7 +23,7 @@ use crate::files::{self, ignore_not_found};
 
 /// File name of the list of created parent cgroups.
 const MADE: &str = "made";
-/// Time limit for acquiring the lock. A process that blocks in the kernel while it creates a cgroup must not stop other
+/// Time limit for acquiring the lock. A process that blocks in the kernel while it holds the lock must not block other
 /// processes.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -68,9 +68,9 @@ impl MadeParents {
     }
 }
 
-/// Enables all available version 2 controllers for child cgroups, from the root to the parent. Without them, the
-/// container's cgroup has no limit files. An error is ignored here: setting a limit of a controller that is not enabled
-/// fails later.
+/// Enables all available version 2 controllers for child cgroups, from the root to the parent. Without enabled
+/// controllers, the container's cgroup has no limit files. An error is ignored here: setting a limit of a controller
+/// that is not enabled fails later.
 pub(super) fn enable_controllers(mount: &Path, parent: &Path) {
     let mut above: Vec<&Path> = parent.ancestors().collect();
     above.reverse();
@@ -87,9 +87,10 @@ pub(super) fn enable_controllers(mount: &Path, parent: &Path) {
 }
 
 impl Hierarchies {
-    /// Adds the missing parents of a container's cgroup to the list of created parents, creates the parents, and then
-    /// calls `make`, which creates the cgroup below `parent`. `of` contains the mount points of the hierarchies. If
-    /// `listed_only` is true, this function only updates the list, and `make` also creates the parents.
+    /// Adds the missing parents of a container's cgroup to the list of created parents in `dir`, creates the parents,
+    /// and then calls `make`, which creates the cgroup below `parent`. `of` contains the mount points of the
+    /// hierarchies. If `listed_only` is true, this function only updates the list, and `make` creates the parents as
+    /// well.
     ///
     /// # Errors
     /// Returns an error if the list cannot be locked, read or written, if a parent cannot be created, or if `make`
@@ -121,7 +122,8 @@ impl Hierarchies {
     /// Creates the parents of a container's cgroup in the hierarchies in use, and then the cgroup with `make`.
     ///
     /// # Errors
-    /// Returns the same errors as [`Self::make`].
+    /// Returns an error if the list cannot be locked, read or written, if a parent cannot be created, or if `make`
+    /// fails.
     pub(crate) fn make_below(
         &self,
         dir: &Path,
@@ -137,7 +139,7 @@ impl Hierarchies {
     /// later, then runs `make`, which creates the parents and the cgroup.
     ///
     /// # Errors
-    /// Returns an error if `make` or reading the list fails.
+    /// Returns an error if the list cannot be locked, read or written, or if `make` fails.
     pub(crate) fn make_cpuset_below(
         &self,
         dir: &Path,
@@ -154,7 +156,7 @@ impl Hierarchies {
     /// Removes the parents of a container's cgroup that this launcher created and that are empty.
     ///
     /// # Errors
-    /// Returns an error if the list cannot be read or written.
+    /// Returns an error if the list cannot be locked, read or written.
     pub(crate) fn remove_made_parents(&self, dir: &Path, cgroup: &Path) -> io::Result<()> {
         let cpuset = match self {
             Self::V1 { cpuset, .. } => cpuset.clone(),
@@ -168,7 +170,7 @@ impl Hierarchies {
     /// Removes all listed parents that are empty: leftovers of a killed process.
     ///
     /// # Errors
-    /// Returns an error if the list cannot be read or written.
+    /// Returns an error if the list cannot be locked, read or written.
     pub(crate) fn sweep_made_parents(dir: &Path) -> io::Result<()> {
         MadeParents::lock(dir)?.remove(|_| true)
     }

@@ -1,8 +1,8 @@
 //! Shows a container the view of its own cgroup at /sys/fs/cgroup. Only a privileged container can write to the view.
 //!
-//! Programs size themselves by the limits in this view. On version 1 a shim mounts the container's directory of each
-//! hierarchy below [`crate::host::Host::cgroup_view`], in its own mount namespace, and libcontainer binds the whole
-//! tree into the container:
+//! Programs read their limits from this view, for example to choose the size of a heap. On version 1 a shim mounts the
+//! container's directory of each hierarchy below [`crate::host::Host::cgroup_view`], in its own mount namespace, and
+//! libcontainer binds the whole tree into the container:
 //!
 //! ```text
 //! RUN_DIR/cgroup/              tmpfs, read-only, mounted by the launcher and shared by all containers
@@ -11,7 +11,7 @@
 //! RUN_DIR/cgroup/cpu           link to cpu,cpuacct
 //! RUN_DIR/cgroup/cpuset/       directory of a container with its own CPUs, or an empty cgroup for all other containers
 //! ```
-//! On version 2 libcontainer mounts the file system in the container's cgroup namespace.
+//! On version 2 libcontainer mounts the cgroup2 file system in the container's cgroup namespace.
 
 use std::fs;
 use std::io;
@@ -65,8 +65,8 @@ impl Hierarchies {
         set_attributes(points.as_fd(), Attributes { read_only: true, ..Attributes::default() })
     }
 
-    /// Mounts a container's directories in the calling process's mount namespace. `cpuset` is the container's cgroup in
-    /// the cpuset hierarchy, or the shared cgroup. The shared cgroup is always read-only.
+    /// Mounts a container's cgroup directories below `view`, in the calling process's mount namespace. `cpuset` is the
+    /// container's cgroup in the cpuset hierarchy, or the shared cgroup. The shared cgroup is always read-only.
     ///
     /// # Errors
     /// Returns an error with the path if a directory cannot be mounted.

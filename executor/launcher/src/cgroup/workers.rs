@@ -4,9 +4,9 @@
 //! CGROUP_PARENT/ID             cgroup of the container
 //! CGROUP_PARENT/.workers-ID    cgroup of its workers: the CPU limits of the container, no memory limit
 //! ```
-//! The workers' cgroup is a sibling of the container's cgroup. So the container does not see the workers, and its
-//! counters and its removal do not include them. On version 1 the workers' cgroup exists only in the cpu hierarchy.
-//! Container ids do not begin with a dot.
+//! The workers' cgroup is a sibling of the container's cgroup. Therefore the container does not see the workers, and
+//! the counters and the removal of the container's cgroup do not include the workers. On version 1 the workers' cgroup
+//! exists only in the cpu hierarchy. Container ids do not begin with a dot.
 
 use std::fs;
 use std::io;

@@ -135,7 +135,7 @@ pub(super) fn detach_ended(host: &Host, attachment: &Attachment, timeouts: Plugi
     detach_locked(host, attachment, timeouts)
 }
 
-/// Kills plugins that a lost shim or a killed process has started. DEL must not run in parallel with them.
+/// Kills plugins that a lost shim or a killed process has started. DEL must not run in parallel with these plugins.
 fn kill_plugins(host: &Host, id: &ContainerId) -> io::Result<()> {
     let cgroups = [cgroup(host, id), check_cgroup(host, id)];
     cgroups.iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_TIMEOUT))
@@ -200,7 +200,7 @@ pub(super) fn del_has_failed(host: &Host, id: &ContainerId) -> bool {
     matches!(stored, Ok(Some(Stored::Cni(Attachment { progress: Progress::DelFailed, .. }))))
 }
 
-/// Creates the lock file and the directory for versions of plugins.
+/// Creates the lock file, its directory, and the directory of cached plugin versions.
 pub(super) fn make_dirs(host: &Host) -> io::Result<()> {
     files::ensure_dir(&dir(host), 0o700)?;
     files::ensure_dir(&versions::dir(host), 0o700)?;

@@ -167,7 +167,7 @@ impl NetlinkSocket {
         set_socket_recv_buffer_size_force(&self.0, DUMP_ROOM)?;
         self.send(request)?;
         let mut bodies = Vec::new();
-        // The kernel makes no part larger than the largest buffer of this socket.
+        // The kernel makes no part larger than the largest buffer of earlier receive calls on this socket.
         let mut buffer = vec![0; PART_MAX];
         loop {
             let length = self.receive_into(&mut buffer)?;

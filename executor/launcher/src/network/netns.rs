@@ -28,7 +28,7 @@ pub(super) fn make_dir(host: &Host) -> io::Result<()> {
 pub(super) fn pin(host: &Host, id: &ContainerId, init: i32) -> io::Result<()> {
     let path = path(host, id);
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
-    // The path is valid in the other mount namespace too, because both have the host's /proc.
+    // The path is valid in the host's mount namespace too, because both namespaces have the host's /proc.
     in_host_mounts(host, || Ok(rustix::mount::mount_bind(format!("/proc/{init}/ns/net"), &path)?))
 }
 

@@ -1,4 +1,4 @@
-//! Stores records for detaching containers from their networks: STATE_DIR/networks/ID.json, readable only for root.
+//! Stores records for detaching containers from their networks: STATE_DIR/networks/ID.json, readable only by root.
 //!
 //! Records are not in the containers' directories, because a container must be removable even if a plugin fails after
 //! the container's exit. The plugin is called again after the container is removed.
@@ -151,7 +151,7 @@ pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
     }
 }
 
-/// Removes the record of a container. `asked` must contain its published ports.
+/// Removes the record of a container. `asked` must contain the container's published ports.
 pub(super) fn remove(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
     fs::remove_file(path(host, id))?;
     remove_partial(host, id)?;

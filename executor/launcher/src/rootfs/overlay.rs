@@ -21,9 +21,10 @@ use crate::files::ensure_dir;
 use crate::ids::Ids;
 
 /// Mounts the overlay of `lower` at the container's stage. The root directory gets the mode and owner of `model`,
-/// mapped to the container's ids. Without `model` it belongs to root. The upper layer is in the container's state
-/// directory, and is not synced. Returns the views of `lower` that were created for the container's ids. Closing a view
-/// blocks in the kernel, so close the views when no client waits for this process.
+/// mapped to the container's ids. Without `model`, the root directory has mode 0755 and belongs to the container's root
+/// user. The upper layer is in the container's state directory, and is not synced. Returns the views of `lower` that
+/// were created for the container's ids. Closing a view blocks in the kernel, so close the views when no client waits
+/// for this process.
 ///
 /// # Errors
 /// Returns an error if the kernel has no overlayfs or rejects one of the directories, or if the disk is full. `about`
@@ -107,7 +108,7 @@ fn renew(dirs: &Dirs, work: &Path) -> io::Result<()> {
 }
 
 /// Runs `act` while the views are attached to a directory of the container, on top of each other. A mounted overlay no
-/// longer needs them to be attached.
+/// longer needs the attached views.
 fn attached(views: &[BorrowedFd<'_>], dirs: &Dirs, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = dirs.run.join("lower");
     ensure_dir(&place, 0o700)?;

@@ -107,8 +107,8 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
     }
 }
 
-/// Opens a mount of secret files, their generations, or inputs that the container may request. If another mount covers
-/// it, such as the runtime socket's directory, unmounts the covering mount.
+/// Opens a mount of secret files, their generations, or inputs that the container may request. If another mount, such
+/// as the runtime socket's directory, covers this mount, unmounts the covering mount.
 ///
 /// # Errors
 /// Returns an error if the mount no longer exists or was covered.

@@ -36,7 +36,7 @@ pub(crate) struct PremadeFiles {
 }
 
 impl Premade {
-    /// Creates the directories for a container whose root has the host user and group id `root`.
+    /// Creates the directories for a container. `root` is the host user id and group id of the container's root.
     ///
     /// # Errors
     /// Returns an error if the disk is full.

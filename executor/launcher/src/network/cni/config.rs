@@ -72,7 +72,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads a file. Fails if users other than root can write to the file, because its plugins run as root.
+/// Reads a file. Fails if users other than root can write to the file, because the plugins in the file run as root.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let meta = file.metadata()?;

@@ -27,8 +27,8 @@ pub(super) struct OperationLock {
 }
 
 impl OperationLock {
-    /// Locks a container for ADD or DEL. Waits until `until` at the latest. Calls `before_attempt` before each attempt to
-    /// lock the container; its error ends the wait.
+    /// Locks a container for ADD or DEL. Waits until `until` at the latest. Calls `before_attempt` before each attempt
+    /// to lock the container. An error of `before_attempt` ends the wait.
     ///
     /// # Errors
     /// Returns `TimedOut` if another operation does not complete in time, or the error of `before_attempt`.

@@ -73,8 +73,8 @@ fn supported(
     Ok(versions)
 }
 
-/// Deletes the cached responses of a network's plugins after one of them refused the version. A plugin may be a script
-/// that runs another program, and that program may have been replaced.
+/// Deletes the cached responses of a network's plugins after one of the plugins refused the version. A plugin may be a
+/// script that runs another program, and that program may have been replaced.
 pub(super) fn delete_cached(host: &Host, network: &CniNetwork) {
     for plugin in &network.plugins {
         if let Ok(path) = plugin::find(&host.policy.cni_bin_dirs, &plugin.kind) {

@@ -110,8 +110,9 @@ pub(in crate::network) enum Step {
     IsDestinationTranslated,
     /// Matches if the destination is an address of this host.
     IsDestinationLocal,
-    /// Matches packets by whether their fields are an element of the set.
+    /// Matches packets whose fields are an element of the set, or all other packets (see [`Matching`]).
     Lookup(&'static [Field], &'static str, Matching),
+    /// Adds the field to the set.
     Add(Field, &'static str),
     /// Matches packets that exceed this rate per second for the same fields. The set must come from
     /// [`super::Batch::make_counters`].
@@ -309,7 +310,7 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
                 "payload",
                 &[number_be(5, REGISTER), number_be(2, 0), number_be(3, 0), number_be(4, 6), number_be(6, 0)],
             ),
-            // The interface has already classified the frame by its original destination address.
+            // The kernel has already classified the frame by its original destination address.
             immediate(&[TO_HOST]),
             expression("meta", &[number_be(3, REGISTER), number_be(2, PACKET_TYPE)]),
         ],

@@ -1,10 +1,11 @@
 //! Sets sysctls of a container's own namespaces.
 //!
-//! Sysctls are written through a detached proc file system that the launcher has mounted only for this purpose. So no
-//! file of an image or of another container can be in the path (CVE-2025-52881). A sysctl belongs to the namespaces of
-//! the process that opens it. A helper in the container's namespaces writes the requested sysctls, as root of the
-//! container's user namespace. This user can change only the container's own settings. With the host's user ids
-//! (`policy.host_ids_sysctls`), the user could change more, so only sysctls that belong to namespaces are permitted.
+//! Sysctls are written through a detached proc file system that the launcher has mounted only for this purpose.
+//! Therefore no file of an image or of another container can be in the path (CVE-2025-52881). A sysctl belongs to the
+//! namespaces of the process that opens it. A helper in the container's namespaces writes the requested sysctls, as
+//! root of the container's user namespace. This root user can change only the container's own settings. With the host's
+//! user ids (`policy.host_ids_sysctls`), root could change other settings, so only sysctls that belong to namespaces
+//! are permitted.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -6,9 +6,10 @@
 //! The file is opened in the host's mount namespace. The program that reads and rotates the file is in the same mount
 //! namespace. Users of the host may replace any part of the path below DIR at any time, so no link is followed there.
 //!
-//! Each complete line is written before the event loop continues. So after [`LogFile::reopen`] no line is in the wrong
-//! file, and the whole output is in the file before the exit is recorded. If lines cannot be written, they are lost,
-//! and a message in the log and in the file contains the number of lost bytes.
+//! Each complete line is written before the event loop continues. Therefore [`LogFile::reopen`] separates the lines:
+//! earlier lines are in the old file, and later lines are in the new file. The whole output is in the file before the
+//! exit is recorded. If lines cannot be written, they are lost, and a message in the log and in the file contains the
+//! number of lost bytes.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -54,7 +55,7 @@ pub(super) struct LogFile {
     torn: bool,
 }
 
-/// Whether missing directories are created.
+/// Action for missing directories.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Create,
@@ -103,8 +104,8 @@ impl LogFile {
     /// written line, because that line would corrupt the next line.
     ///
     /// # Errors
-    /// Returns the number of lost bytes of output if the write fails, with the error unless the previous write failed,
-    /// too.
+    /// Returns the number of lost bytes of output if the write fails. Also returns the error, but only for the first of
+    /// successive failures.
     pub(super) fn write(&mut self) -> Result<(), (u64, Option<io::Error>)> {
         let (lines, bytes) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_bytes));
         if lines.is_empty() && self.lost == 0 {

@@ -42,11 +42,11 @@ pub(crate) struct MessageFile {
 }
 
 impl MessageFile {
-    /// Creates an empty file that every process in the container can write. Pass `noswap` if the kernel's tmpfs
-    /// supports it.
+    /// Creates an empty file that every process in the container can write. `noswap` is true if the kernel's tmpfs
+    /// supports the option `noswap`.
     ///
     /// # Errors
-    /// Returns an error if no memory is left.
+    /// Returns an error if memory or descriptors run out.
     pub(crate) fn create((uid, gid): (u32, u32), noswap: bool) -> io::Result<Self> {
         let flags =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;

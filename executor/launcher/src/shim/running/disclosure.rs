@@ -1,7 +1,7 @@
 //! Returns the secret inputs to a client that has the container's runtime token.
 //!
 //! The input is the digest of the token that the client presented to the daemon. The output is a memory file with the
-//! values. The values are read directly from the volume. The shim has only the digest of the token. A compromised
+//! values. The shim reads the values directly from the volume, and compares only digests of tokens. A compromised
 //! daemon gets no secrets without a token that a container has passed to it.
 
 use crate::errors::failed;
@@ -25,7 +25,7 @@ pub(crate) fn answer(
     volume: Option<&Volume>,
 ) -> Result<MemFile, Refused> {
     let presented = TokenDigest::from_bytes(&request.token_digest);
-    // Both values are digests, which are compared in constant time.
+    // The comparison of two digests takes constant time.
     let (Some(volume), true) = (volume, token.is_some() && presented.as_ref() == token) else {
         return Err(Refused::new(Reason::Denied, "this is not the container's runtime token"));
     };

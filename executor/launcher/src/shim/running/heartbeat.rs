@@ -1,4 +1,4 @@
-//! Writes the shim's heartbeat. With the heartbeat the launcher distinguishes a busy shim from a blocked shim.
+//! Writes the shim's heartbeat, with which the launcher distinguishes a busy shim from a blocked shim.
 //!
 //! Each iteration of a loop has the operator's time limit (`launcher.watchdog_seconds`), which allows for slow disks.
 //! Operations with their own time limit have that limit in addition.
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use executor_sys::heartbeat::Heartbeat;
 
-/// Time limit of an iteration if shims are not watched. A later launcher may watch the shims.
+/// Time limit of an iteration if shims are not watched: 100 years. The limit is written in any case, because a later
+/// launcher may watch the shims.
 const UNWATCHED_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(crate) struct HeartbeatWriter {

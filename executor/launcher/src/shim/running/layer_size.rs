@@ -1,8 +1,8 @@
 //! Measures the size of a container's writable layer.
 //!
-//! The container controls the content of the layer, which can have any size. So each reading of the counters continues
-//! the walk for at most [`READ_TIME_MAX`], and a new walk starts 10 s after the last walk completed. Until the first
-//! walk completes, the size is unknown.
+//! The container controls the content of the layer, which can have any size. Each reading of the counters therefore
+//! continues the walk for at most [`READ_TIME_MAX`], and a new walk starts 10 s after the last walk ended. Until the
+//! first walk completes, the size is unknown.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Applies CPU, device, confinement and process options: checks that the host supports them, and sets some of them from
-//! outside while the container's init waits.
+//! outside of the container while its init waits.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const OOM_SCORE_DEFAULT: i32 = 0;
 /// Returns the devices, and adds warnings.
 ///
 /// # Errors
-/// Returns all violations if this host cannot provide the options.
+/// Returns a refusal with all violations if this host cannot provide the options.
 pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<DeviceNode>, Refused> {
     let options = &plan.host_options;
     let mut violations = Vec::new();
@@ -103,7 +103,7 @@ pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Resul
 /// Sets the CPUs and the out-of-memory score adjustment of a container whose init waits.
 ///
 /// # Errors
-/// Returns a violation of `oom_score_adj` if the score cannot be lowered.
+/// Returns a refusal if the CPUs or the score cannot be set. Lowering the score may require a privilege.
 pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) -> Result<(), Refused> {
     if let Some(cpusets) = host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
         cpusets

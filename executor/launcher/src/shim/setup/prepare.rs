@@ -1,16 +1,16 @@
-//! Creates a container from a plan. If a step fails, all earlier steps are undone, so that no trace of the container is
-//! left and the id is free.
+//! Creates a container from a plan. If a step fails, all earlier steps are undone, so that no resource of the container
+//! remains and the id is free.
 //!
 //! ```text
-//!  admit      plan validated, id claimed                                             Admitted
-//!  record     record, control socket, log                                            RecordedContainer
-//!  assemble   root file system, user, file targets                                   Assembled
-//!  create     specification, libcontainer, network, names                            WaitingInit
-//!  inject     secret files, runtime token                                            Injected
-//!  finish     masked values for the output; the record shows that it is created      BuiltContainer
+//!  admit      validates the plan and claims the id                                   Admitted
+//!  record     creates the record, control socket and log                             RecordedContainer
+//!  assemble   assembles the root file system; resolves users and file targets        Assembled
+//!  create     creates or activates init, attaches the network, writes /etc           WaitingInit
+//!  inject     injects the secret files and the runtime token                         Injected
+//!  finish     reads the values to mask in the output; records the state `created`    BuiltContainer
 //! ```
-//! Each stage is a type, and the step to the next stage consumes it. The actions for undoing are stored separately, in
-//! [`Undo`].
+//! Each stage is a type, and the step to the next stage consumes it. The state that is needed for undoing the stages is
+//! stored separately, in [`Undo`].
 
 mod admit;
 mod assemble;
@@ -145,7 +145,7 @@ impl Admitted {
         control: &mut Control,
     ) -> Result<BuiltContainer, Refused> {
         let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site, control)?;
-        // Init has been cloned now. Before that, this process reads no secret.
+        // Init has been cloned now. Before the clone, this process has read no secret.
         waiting.inject(host, site, control)?.finish(host, filter, site, control)
     }
 }

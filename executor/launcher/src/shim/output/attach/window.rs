@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use executor_core::protocol::{ATTACHED_PACKET_MAX, FromShim};
 
-/// Overhead of a packet, in bytes, which counts towards the limits on kept output like the output in the packet. The
-/// overhead also limits the memory for a process that writes single bytes to both streams alternately.
+/// Assumed overhead of a packet, in bytes. The overhead counts towards the limits on kept output, so that these limits
+/// also bound the memory for a process that writes single bytes to both streams alternately.
 const PACKET_COST: u64 = 64;
 
 #[derive(Default)]
