@@ -99,7 +99,7 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
         .add_service(reflection().build_v1alpha()?))
 }
 
-/// Returns the services of the containers' socket. Must be called on the Tokio runtime.
+/// Returns the services of the containers' socket.
 pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
     Routes::new(
         ExecutorServer::new(Service { node: Arc::clone(node) })

@@ -1,8 +1,7 @@
 //! Errors for API clients: a kind, a one-line message, and the invalid fields.
 //!
-//! An error becomes a gRPC status only at the edge (`server::status`); other modules do not depend on gRPC. Errors
-//! contain no secrets: descriptions come from validation, which does not repeat secrets, and from the launcher, whose
-//! messages contain no secrets.
+//! Only `server::status` converts an error to a gRPC status. Errors contain no secrets: descriptions come from
+//! validation, which does not repeat secrets, and from the launcher, whose messages contain no secrets.
 
 use executor_core::protocol::{FieldViolation, Reason, Refused};
 use executor_core::shortage::{self, Shortage};
@@ -29,13 +28,13 @@ pub enum Kind {
     Corrupt,
     /// The caller presented no credentials.
     Unauthenticated,
-    /// The caller is not permitted.
+    /// The caller is not permitted to make the request.
     Denied,
     /// The method is not served.
     Unimplemented,
     /// The time limit of the request has passed.
     TimedOut,
-    /// Not possible now; the same request may succeed later.
+    /// The request is not possible now; the same request may succeed later.
     Unavailable,
     Internal,
 }
@@ -143,7 +142,7 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// Summarizes violations in one line; lists all of them if the line stays readable.
+/// Summarizes violations in one line; lists all of them if the line has at most `LENGTH_MAX` bytes.
 fn summary(violations: &[Violation]) -> String {
     const LENGTH_MAX: usize = 400;
     let all = violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");

@@ -325,7 +325,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let check = Check { origin };
     // An ephemeral daemon runs for its own user, who already has access to the host's network.
     file.policy.allow_host_network |= args.ephemeral;
-    // Such a daemon may also use any image, if no configuration file was named.
+    // An ephemeral daemon may also use any image if `--config` is not set.
     let mut faults = Faults::default();
     let images = faults.record(file.images.policy(&check, args.ephemeral && args.config.is_none()));
     file.policy.images = images.unwrap_or_default();
@@ -430,7 +430,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     })
 }
 
-/// Makes a path absolute, so that later uses do not depend on the working directory. Fails only for an empty path.
+/// Makes a path absolute, so that later uses do not depend on the working directory. Returns the path unchanged if it
+/// is empty or the working directory is unknown.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }

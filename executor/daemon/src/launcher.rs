@@ -132,7 +132,7 @@ impl Launcher {
         }
     }
 
-    /// Adds a note to a refusal if the launcher's configuration differs, because that may be the cause.
+    /// Adds a note to a refusal if the launcher's configuration differs, because the difference may be the cause.
     pub(crate) fn explain(&self, problem: ApiError) -> ApiError {
         let is_refusal = matches!(problem.kind, Kind::Invalid | Kind::Precondition | Kind::Denied);
         let session = self.session().ok().filter(|_| is_refusal);

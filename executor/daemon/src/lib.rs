@@ -12,9 +12,9 @@
 //!     ├────> images ──> executor_images, launcher            images
 //!     └────> telemetry, scrape                               metrics, traces
 //! ```
-//! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
-//! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and holds secrets only until
-//! they are in a memory file.
+//! Input: `executor.v1` over unix sockets and TCP, and the records that shims write. Output: requests to the launcher
+//! and to shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and holds secrets
+//! only until they are in a memory file.
 //!
 //! Layers, from the bottom: `model` (types), `store` (persistence and registry), `node` (shared state), `operations`,
 //! `actor` and `run` (actions), `api` (services), `daemon`. A module uses only modules of lower layers.

@@ -123,8 +123,8 @@ impl Caller {
         Err(ApiError::new(Kind::Denied, why))
     }
 
-    /// Checks that the current rules still allow every method that was allowed when the connection was accepted. Calls
-    /// to a method that is no longer allowed may be in progress.
+    /// Checks that the current rules still allow every method that was allowed when the connection was accepted.
+    /// Otherwise the connection must be closed, because calls to a method that is no longer allowed may be in progress.
     ///
     /// # Errors
     /// Returns the reason if the connection must be closed.

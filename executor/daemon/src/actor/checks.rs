@@ -257,7 +257,7 @@ impl CheckTarget {
             }
         });
         let result = made.await.unwrap_or_else(|_| Err(format!("timed out after {}", words_of(limit))));
-        // Diego's healthcheck wording, which its users search for.
+        // Same wording as Diego's healthcheck: users search for these texts.
         result.map_or_else(
             |why| {
                 CheckOutcome::Failed(match request {

@@ -28,7 +28,7 @@ use crate::operations::rotate;
 /// Maximum pause between polls while a provider does not respond.
 const POLL_DELAY_MAX: Duration = Duration::from_secs(600);
 /// Pause before the next poll if another update of the container was applied first, or if an earlier daemon left stale
-/// sources.
+/// sources. Also the minimum time until the next renewal of a lease.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The task that refreshes a container's references. Dropping this stops the task.
@@ -125,7 +125,7 @@ fn seconds() -> u64 {
     executor_providers::now_seconds()
 }
 
-/// Returns true if a refreshed source may be stale.
+/// Returns true if at least one refreshed source is marked as stale.
 fn is_any_followed_stale(sources: &[SourceRecord]) -> bool {
     sources.iter().any(|source| source.followed && source.stale.is_some())
 }

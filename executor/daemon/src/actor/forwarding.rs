@@ -97,8 +97,9 @@ pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
 
 /// Reason why sending a log has paused.
 enum Paused {
-    /// The whole log was sent.
+    /// The whole log was sent, or the log cannot be read.
     Sent,
+    /// The container was deleted, or its status changed.
     Changed,
     /// The daemon stops.
     Stopping,
@@ -146,7 +147,7 @@ async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<LogSink>, 
             () = changed(&mut changes) => {}
             _ = presence.changed() => {}
             () = async { sleep_until(due.unwrap_or_else(tokio::time::Instant::now)).await }, if due.is_some() => {}
-            () = node.until_stopping() => {} // the drain checks this
+            () = node.until_stopping() => {} // `drain` checks for the stop
         }
     }
     log.finish();

@@ -19,6 +19,7 @@ use crate::operations::reserve;
 use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 
+/// Default time from the start of a drain to its deadline.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
 /// Maximum time from the start of a drain to its deadline.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -144,8 +145,8 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
             let _ = sender.send(Err(ended.into())).await;
             return;
         };
-        // The progress may still be that of an earlier drain, so only the state, which is read later, reports
-        // completion.
+        // The progress may still belong to an earlier drain, so completion is taken from the state, which is read
+        // later.
         let message = convert::drain(&now, &drain);
         if last.as_ref() != Some(&message) {
             if sender.send(Ok(message.clone())).await.is_err() {

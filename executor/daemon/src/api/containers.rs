@@ -159,7 +159,7 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     if facts.state <= State::Wiping {
         handle.settled_in_time().await?;
         members::request_stop(&handle, (grace.unwrap_or(facts.plan.grace), signal)).await?;
-        // Wait until the state is `stopping` or later, which the shim reports on the same connection.
+        // Wait up to 1 s for the state `stopping` or a later state, which the shim reports on the same connection.
         let mut watch = handle.watch();
         let news = watch.wait_for(|presence| match presence {
             Presence::Present(facts) => facts.state >= State::Stopping || handle.shim().is_none(),

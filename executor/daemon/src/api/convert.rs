@@ -97,7 +97,7 @@ fn phase_message(phase: Phase) -> v1::quarantine::Phase {
 }
 
 /// Converts the network status to its API message. Returns `None` for a completed container, because another container
-/// may already have its address.
+/// may already use the address.
 fn network_status(facts: &ContainerStatus) -> Option<v1::NetworkStatus> {
     let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
     Some(v1::NetworkStatus {

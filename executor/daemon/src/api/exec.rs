@@ -73,8 +73,8 @@ fn response(part: Out) -> ExecResponse {
     ExecResponse { part: Some(part) }
 }
 
-/// Serves the client until the process exits. The process is killed if the client disconnects, and after the time
-/// limit.
+/// Serves the client until the process exits or the client detaches. The process is killed if the client disconnects,
+/// and after the time limit.
 async fn run_session(
     node: Arc<Node>,
     session: ExecSession,
@@ -87,7 +87,7 @@ async fn run_session(
     let own = (Arc::clone(&stdout), stderr.clone());
     let screen = terminal.then(|| Arc::clone(&stdout));
     let (over, ended) = watch::channel(false);
-    // Dropping this stops the pumps, and closes this process's ends of the streams.
+    // Dropping this stops the pumps.
     let mut pumps = JoinSet::new();
     pumps.spawn(pump(stdout, Out::Stdout, ended.clone(), sender.clone()));
     if let Some(stderr) = stderr {
@@ -188,7 +188,8 @@ async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Rec
 }
 
 /// Handles the client's requests. Returns if the client detaches or sends an invalid request, or if the request stream
-/// fails. If the process does not read its input, signals and window changes are still delivered.
+/// fails. If the process does not read its input, signals and window changes are delivered only while at most
+/// [`INPUT_DEPTH`] input messages are queued.
 async fn forward_input(
     session: &ExecSession,
     mut requests: Requests<ExecRequest>,

@@ -1,7 +1,12 @@
-//! The gRPC health service. The status is serving if a launcher with the same configuration is connected, every
-//! container of an earlier daemon was recovered, the cell is neither draining, drained nor unhealthy, the state
-//! directory has space for another container, and executord is not stopping. If the status is not serving, Info reports
-//! the reasons.
+//! The gRPC health service. The status is serving if all of these conditions hold:
+//!
+//! - A launcher with the same configuration is connected.
+//! - Every container of an earlier daemon was recovered.
+//! - The cell is not draining, drained or unhealthy.
+//! - The state directory has space for another container.
+//! - executord is not stopping.
+//!
+//! If the status is not serving, Info reports the reasons.
 
 use std::sync::Arc;
 use std::time::Duration;

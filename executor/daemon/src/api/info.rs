@@ -14,7 +14,7 @@ use super::convert;
 use crate::launcher::Session;
 use crate::node::Node;
 
-/// Time limit for the launcher to count its warm containers. After that the response omits the counts.
+/// Time limit for the launcher to count its warm containers. After this time the response omits the counts.
 const WARM_POOL_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn info(node: &Node) -> v1::InfoResponse {

@@ -82,12 +82,12 @@ struct LogSelection {
 }
 
 impl LogSelection {
-    /// Returns true if the entry counts as a line of a tail.
+    /// Returns true if the time of the entry is in the selected range.
     fn counts(&self, entry: &Entry<'_>) -> bool {
         self.since.is_none_or(|since| entry.time >= since) && self.until.is_none_or(|until| entry.time <= until)
     }
 
-    /// Waits until `until` has passed; pends forever if it is unset.
+    /// Waits until `until` has passed; pends forever if `until` is unset.
     async fn over(&self) {
         let Some(until) = self.until else { return std::future::pending().await };
         // Sleep in short steps, because the clock may be set during the wait.
@@ -262,8 +262,8 @@ impl Log {
         }
     }
 
-    /// Watches the container's directory; `None` if the directory does not exist yet. The container's state changes
-    /// after the directory is created.
+    /// Watches the container's directory; `None` if the directory does not exist yet. After the directory is created
+    /// the container's state changes, and the caller tries again.
     fn subscribe(&self, node: &Node) -> Result<Option<Subscription>, StreamError> {
         let directory = self.reader.directory();
         match node.log_watch.subscribe(directory) {

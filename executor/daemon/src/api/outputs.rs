@@ -1,5 +1,5 @@
-//! GetOutputs: streams the captured outputs of a completed container: first the description and content of each file,
-//! then the skipped files.
+//! GetOutputs: streams the captured outputs of a completed container. The description and content of each file come
+//! first, then the skipped files.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ impl OutputSelection {
             OutputSource::Directory(directory) => directory.to_str().is_some_and(|directory| covers(wanted, directory)),
         };
         if !whole {
-            list.skipped_more = 0; // their paths are unknown
+            list.skipped_more = 0; // the paths of these entries are unknown
         }
         (whole || !list.files.is_empty() || !list.skipped.is_empty()).then_some(list)
     }

@@ -42,7 +42,7 @@ pub(super) struct Presented {
     digest: TokenDigest,
 }
 
-/// Reads the token from the headers. Only its digest is kept.
+/// Reads the token from the headers. Only the token's digest is kept.
 ///
 /// # Errors
 /// Returns a denial if the token is missing or malformed.

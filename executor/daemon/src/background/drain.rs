@@ -67,7 +67,7 @@ async fn start_whole(node: Arc<Node>, request: DrainRequest) {
     tokio::spawn(execute(node));
 }
 
-/// Accepts containers again. Containers that have already received a stop still stop.
+/// Accepts containers again. Containers that have already received a stop request still stop.
 pub(crate) async fn cancel(node: &Node) {
     let ended = node.change_cell(|state| {
         if state.drain.take().is_some() {
@@ -105,11 +105,11 @@ struct Draining {
     stops: JoinSet<StopResult>,
     /// Number of stopping containers that count towards the `parallel` limit.
     counted: usize,
-    /// Containers that received a stop.
+    /// Containers that received a stop request.
     reported: BTreeSet<ContainerId>,
     /// Containers that were killed at the deadline.
     killed: BTreeSet<ContainerId>,
-    /// Pods that were found. The progress does not count them.
+    /// Pods that were found. The progress does not count pods.
     pods: BTreeSet<ContainerId>,
 }
 
@@ -226,7 +226,7 @@ impl Draining {
             let begun = Instant::now();
             if let Err(problem) = members::stop(&handle, Some(grace)).await {
                 tracing::error!(container = %handle.id(), "the drain did not stop the container: {problem}");
-                // The shim refused, and a retry would not help; the container is checked again at the deadline.
+                // The shim refused, and a retry would not help; a second stop request follows at the deadline.
                 let _ = handle.completed().await;
             }
             let facts = handle.facts();

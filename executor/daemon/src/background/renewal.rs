@@ -1,7 +1,8 @@
 //! Reloads the certificates of the TCP listener when their files change, and on SIGHUP.
 //!
-//! The directories are watched, not the files: files are replaced by rename, or a symlink in their path changes, as
-//! Kubernetes does for a whole directory. Polling covers file systems without change notifications.
+//! The directories are watched, not the files, because files are replaced by rename or by a change of a symlink in
+//! their path. Kubernetes replaces a whole directory in this way. Polling covers file systems without change
+//! notifications.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -71,7 +72,7 @@ pub(crate) async fn run_certificate_reload(
     }
 }
 
-/// Returns the directories in which a change can make a path resolve to another file: its own directory, and the
+/// Returns the directories in which a change can make a path resolve to another file: the file's directory, and the
 /// directory of each symlink on the path.
 fn directories(path: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();

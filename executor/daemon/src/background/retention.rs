@@ -1,6 +1,6 @@
 //! Deletes completed containers that no client has deleted: containers that are too old, that exceed a number or a
-//! total disk size, or whose request asks for deletion on completion. Containers whose request asks to keep them until
-//! they are deleted are neither deleted nor counted.
+//! total disk size, or whose request asks for deletion on completion. Containers whose request sets
+//! `keep_until_deleted` are not deleted here and do not count towards the limits.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;

@@ -47,7 +47,8 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     let (run, state) = (open(&paths.run_dir)?, open(&paths.state_dir)?);
     let failed = |what, path: std::path::PathBuf| move |source| BootError::Path { what, path: path.clone(), source };
     let ledger = make_below(&state, LEDGER, 0o700).map_err(failed("make directory", paths.ledger()))?;
-    // If the disk is full, a state directory of an older version gets these directories at the next start.
+    // If the disk is full, skip these directories, which a state directory of an older version may lack. The next start
+    // creates them.
     let others = |name: &str, path: std::path::PathBuf| match make_below(&state, name, 0o700) {
         Err(error) if is_disk_full(&error) => Ok(None),
         made => made.map(Some).map_err(failed("make directory", path)),
@@ -235,7 +236,7 @@ fn open_lock(ledger: &OwnedFd) -> io::Result<File> {
     Ok(file)
 }
 
-/// Overwrites the file with the holder's pid, which needs no new disk space. On a full disk the file is left empty.
+/// Overwrites the file with the holder's pid. If the write fails because the disk is full, the file is left empty.
 fn write_pid(file: &File) {
     let who = format!("{}\n", std::process::id());
     let written = file.write_all_at(who.as_bytes(), 0).map_or(0, |()| who.len() as u64);
@@ -284,8 +285,8 @@ mod tests {
         check_reachable(Path::new("/usr"), &other).unwrap();
     }
 
-    /// If the daemon's user planted symlinks, hard links and pipes, and another daemon's user owned the directories
-    /// before, then files outside stay unchanged and the earlier daemon's files are transferred to the user. The test
+    /// The daemon's user has planted symlinks, hard links and pipes in directories that an earlier daemon's user owned.
+    /// Files outside these directories stay unchanged, and the earlier daemon's files get the new owner. The test
     /// program re-executes itself, because changing the user affects the whole process.
     #[test]
     #[ignore = "needs root, to act as another user"]

@@ -90,8 +90,9 @@ pub(super) fn connect(
     }
 }
 
-/// Returns true if the launcher exits within `patience`. Returns false if it responds, or if neither happens in time. A
-/// killed launcher accepts connections until the kernel has torn it down.
+/// Returns true if no launcher listens, or if the launcher exits within `patience`. Returns false if the launcher
+/// responds first, or if `patience` ends first. A killed launcher accepts connections until the kernel has torn down
+/// the process.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
     // Use a second connection: on the first connection, a late response would be mistaken for the response to the
     // greeting.

@@ -22,7 +22,7 @@ pub(super) struct Document<'i> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Location {
     /// 1-based line number, and the key with the list indices of the file. If the file does not contain the key, this
-    /// is the line of the deepest table that should contain it.
+    /// is the line of the deepest table that should contain the key.
     Line(usize, String),
     /// The file does not contain even the first part of the key.
     Absent,
@@ -34,7 +34,7 @@ impl<'i> Document<'i> {
     /// Reads the file without the entries that cannot be deserialized, and returns their errors.
     ///
     /// # Errors
-    /// Returns the errors if the text is not TOML, or if it stays unreadable after every possible removal.
+    /// Returns the errors if the text is not TOML, or if an error does not belong to an entry that can be removed.
     pub(super) fn read(path: &Path, text: &'i str) -> Result<(Self, File, Vec<ConfigError>), ConfigError> {
         let located = |error: toml::de::Error| {
             let line = error.span().map(|span| line_at(text, span.start));

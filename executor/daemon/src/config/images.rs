@@ -17,7 +17,7 @@ use crate::paths::Paths;
 const REGISTRIES_MAX: usize = 1000;
 /// Maximum number of mirrors of one registry.
 const MIRRORS_MAX: usize = 16;
-/// Maximum value of `patience_seconds`.
+/// Maximum value of `patience_seconds`, in seconds.
 const PATIENCE_MAX: u64 = 3600;
 
 /// The table `images` of the file. [`Settings::new`] has the defaults.

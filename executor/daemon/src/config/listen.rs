@@ -108,7 +108,7 @@ pub struct TcpSettings {
     pub address: SocketAddr,
     /// Certificate and key files.
     pub files: TlsFiles,
-    /// Limits before a client's certificate is verified.
+    /// Limits that apply before a client's certificate is verified.
     pub limits: HandshakeLimits,
     /// Callers and their allowed methods.
     pub callers: Callers,

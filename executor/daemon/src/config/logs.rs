@@ -50,7 +50,8 @@ impl Default for Logs {
         Self {
             targets: vec![OutputTarget::File],
             labels: Vec::new(),
-            // rsyslog accepts 8,096 by default, and loses its position in a stream with larger messages.
+            // rsyslog accepts messages of up to 8,096 bytes by default, and loses its position in a stream with larger
+            // messages.
             message_bytes_max: Bytes(8000),
             waiting_bytes_max: Bytes(256 << 20),
             journald: Journald::default(),

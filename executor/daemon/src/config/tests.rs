@@ -106,7 +106,7 @@ fn form_and_range_are_reported_together() {
     ];
     assert_eq!(lines, expected, "{error}");
     assert!(!error.contains("missing field") && !error.contains("\n\n"), "{error}");
-    // No removal of an entry makes the rest readable.
+    // The duplicate field remains, whichever entry is removed.
     let error = load("[shells]\nready = 2\n[warm_pool]\nsize = 2\n[capacity]\npids = 'x'\n", &[]).unwrap_err();
     assert!(error.contains("duplicate field"), "{error}");
     let error = load("[capacity]\npids = 0\n[capacity\n", &[]).unwrap_err();

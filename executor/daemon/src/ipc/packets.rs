@@ -113,7 +113,7 @@ impl<A> PendingCalls<A> {
         }
     }
 
-    /// Fails all pending calls, when the connection is closed.
+    /// Fails all pending calls. Called when the connection is closed.
     pub(crate) fn close(&self) {
         locked(&self.0).callers = None;
     }

@@ -32,7 +32,7 @@ impl Launcher {
     /// Returns an error if no launcher is connected or the launcher refuses.
     pub(crate) async fn check_network(&self, name: String) -> Result<NetworkChecks, ApiError> {
         let call = LauncherCall::CheckNetwork(CheckNetwork { name });
-        // Each caller may have to wait for one other check.
+        // A check takes up to `CHECK_PATIENCE`, and may have to wait for one other check.
         let answer = self.session()?.call_for_work(2 * CHECK_PATIENCE, call).await;
         let answer = answer.map_err(|lost| self.unanswered(&lost))?;
         let is_expected = |answer: &LauncherAnswer| matches!(answer, LauncherAnswer::NetworkChecked(_));

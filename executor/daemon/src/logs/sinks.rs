@@ -310,12 +310,12 @@ impl LogSink {
 pub(crate) struct SinkTurn<'a>(MutexGuard<'a, Receiver>);
 
 impl SinkTurn<'_> {
-    /// Connects, and retries until it succeeds.
+    /// Connects, and retries until the connection is open.
     pub(crate) async fn connect(&mut self) {
         self.0.connect().await;
     }
 
-    /// Sends a batch, and retries until it succeeds. `sent` counts the sent messages.
+    /// Sends a batch, and retries until all messages are sent. `sent` counts the sent messages.
     pub(crate) async fn send(&mut self, batch: &MessageBatch, sent: &mut usize) {
         self.0.send(batch, sent).await;
     }

@@ -70,7 +70,7 @@ pub struct DrainProgress {
 }
 
 impl CellState {
-    /// Returns the unhealthy reasons of the cell; empty if it is healthy.
+    /// Returns the reasons why the cell is unhealthy; empty if the cell is healthy.
     pub fn unhealthy_reasons(&self) -> Vec<String> {
         let drained = self.drain.as_ref().map(|drain| drain.describe());
         let reported = self.unhealthy.as_ref().map(|reason| format!("set by an operator: {reason}"));

@@ -17,9 +17,9 @@ pub enum Phase {
     Create,
     /// Phase from the end of the grace period to the exit of all processes.
     Stop,
-    /// Wiping the secrets, capturing the outputs, and writing the exit record.
+    /// Phase in which the secrets are wiped, the outputs are captured, and the exit record is written.
     Wipe,
-    /// Removal of the node resources that the container held.
+    /// Phase in which the node resources of the container are removed.
     Removal,
 }
 

@@ -6,14 +6,17 @@ use executor_sys::mutex::locked;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// Maximum number of queries per second of a container, and the size of a burst.
+/// Maximum number of queries per second of one container.
 const QUERIES_A_SECOND: f64 = 500.0;
+/// Maximum number of queries of one container in a burst.
 const BURST: f64 = 1000.0;
-/// Maximum number of queries that are being forwarded: for all containers, and for each container.
+/// Maximum number of queries that are being forwarded for all containers together.
 pub(super) const FORWARDS_MAX: usize = 256;
+/// Maximum number of queries that are being forwarded for one container.
 const FORWARDS_OF_ONE: usize = 32;
-/// Maximum number of TCP connections: for all containers, and for each container.
+/// Maximum number of TCP connections of all containers together.
 pub(super) const CONNECTIONS_MAX: usize = 256;
+/// Maximum number of TCP connections of one container.
 const CONNECTIONS_OF_ONE: usize = 8;
 /// Maximum number of queries from containers whose start has not been reported yet.
 pub(super) const WAITING_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! Selects the name servers to which a container's query may be forwarded: peers on the container's network, and
-//! servers that its egress settings allow. Without this restriction, a container without egress could send data out in
-//! queries.
+//! servers that the container's egress settings allow. Without this restriction, a container without egress could send
+//! data out in queries.
 
 use std::net::IpAddr;
 

@@ -9,12 +9,13 @@ use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder};
 
 /// Maximum size of a query, in bytes.
 pub(super) const QUERY_MAX: usize = 1232;
-/// Maximum size of a response over UDP, in bytes, without and with EDNS. `EDNS_MAX` is also the size that forwarded
-/// queries offer to servers.
+/// Maximum size of a response over UDP without EDNS, in bytes.
 const PLAIN_MAX: usize = 512;
+/// Maximum size of a response over UDP with EDNS, in bytes. Forwarded queries offer the same size to servers.
 const EDNS_MAX: u16 = 4096;
 /// Maximum size of a response over TCP, in bytes.
 const TCP_MAX: usize = 65_535;
+/// Size of a DNS header, in bytes.
 const HEADER: usize = 12;
 /// Time for which clients may cache an address, in seconds.
 const TTL: u32 = 5;
@@ -149,7 +150,7 @@ impl Question {
         self.reply(code).to_vec().unwrap_or_default()
     }
 
-    /// Returns the response about a name that belongs to the network. `None` means that the name does not exist.
+    /// Returns the response about a name that belongs to the network. If `found` is `None`, the name does not exist.
     pub(super) fn answer(&self, found: Option<Vec<RData>>, is_tcp: bool) -> Vec<u8> {
         let code = if found.is_some() { ResponseCode::NoError } else { ResponseCode::NXDomain };
         let mut reply = self.reply(code);

@@ -37,7 +37,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate;
 
-/// Variables with the paths of certificate and key, as in Cloud Foundry.
+/// Environment variables with the paths of certificate and key, as in Cloud Foundry.
 const VARIABLES: [&str; 2] = ["CF_INSTANCE_CERT", "CF_INSTANCE_KEY"];
 /// Pause after a concurrent update, and initial pause after a failure.
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
@@ -205,8 +205,8 @@ impl Issued {
     }
 }
 
-/// Generates a P-256 key: PKCS#8 as PEM, and the public key. This is a separate function, so that its stack can be
-/// overwritten afterwards.
+/// Generates a P-256 key. Returns the private key (PKCS#8 as PEM) and the public key. This is a separate function, so
+/// that its stack can be overwritten afterwards.
 #[inline(never)]
 fn make_key() -> Option<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     let random = SystemRandom::new();

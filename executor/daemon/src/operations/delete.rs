@@ -46,7 +46,8 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
         }
         handle.ended().await?;
     }
-    // The shim or the launcher removes the resources. If the launcher fails, it reports the reason.
+    // The shim or the launcher removes the resources. If the removal fails, the call to the launcher below returns the
+    // reason.
     node.launcher.session()?;
     let _ = timeout(REMOVAL_TIMEOUT, handle.until_removed()).await;
     let _alone = handle.deleting.lock().await;
@@ -124,7 +125,7 @@ mod tests {
             if let Admission::New(handle) = node.registry.admit(facts.clone(), Terms::default(), |_| ()).unwrap() {
                 node.events.append(handle.id(), EventKind::Reached(State::Reserved), None, crate::now());
                 node.ledger.put(Arc::new(facts.clone()));
-                node.registry.release(&handle); // there is not enough memory for all of them
+                node.registry.release(&handle); // the capacity is too small for all containers
                 return handle;
             }
         };

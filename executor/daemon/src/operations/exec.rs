@@ -135,7 +135,7 @@ impl ExecSession {
         self.packets.send(&ExecOrder { signal }.encode_to_vec(), &[]).await
     }
 
-    /// Waits for the exit of a process without a time limit; returns `None` if the supervisor is lost.
+    /// Waits for the exit of a process that has no time limit; returns `None` if the supervisor is lost.
     pub(crate) async fn ended(&self) -> Option<Exit> {
         match self.ended_in_time().await? {
             ExecEnd::Exit(exit) => Some(exit),

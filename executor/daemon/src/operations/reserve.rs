@@ -135,7 +135,7 @@ pub(crate) fn release_all(node: &Node) {
     }
 }
 
-/// Reports the end of a reservation. The caller still holds the reservation's id.
+/// Logs the end of a reservation, appends the event, and removes the reservation from the ledger.
 fn ended(node: &Node, id: &ContainerId, kind: EventKind) {
     tracing::info!(reservation = %id, end = ?kind, "reservation ended");
     node.events.append(id, kind, None, crate::now());
@@ -149,7 +149,7 @@ pub(crate) fn restore(node: &Node, reservations: Vec<Reservation>) {
         let left = reservation.expires_at.since(crate::now()).min(TTL_MAX);
         let id = reservation.id.clone();
         if node.registry.get(&id).is_some() {
-            node.ledger.remove_reservation(&id); // a container used it just before the daemon was killed
+            node.ledger.remove_reservation(&id); // a container used the reservation just before the daemon was killed
         } else if left.is_zero() {
             ended(node, &id, EventKind::ReservationExpired);
         } else {

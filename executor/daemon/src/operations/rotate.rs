@@ -32,7 +32,8 @@ use crate::node::Node;
 use crate::requests::draft;
 use crate::requests::references;
 
-/// Time limit for retries while the shim has too many old generations. A shim wipes each after half a second.
+/// Time limit for retries while the shim has too many old generations. A shim wipes each old generation after half a
+/// second.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two requests to a busy shim, which does not report when it is free.
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(20);

@@ -1,7 +1,8 @@
-//! Converts between the two text formats: OpenMetrics 1.0, and Prometheus' own (0.0.4), which every scraper supports.
+//! Selects the format of a scrape response, and converts OpenMetrics 1.0 to the text format of Prometheus (0.0.4),
+//! which every scraper supports.
 //!
-//! The prometheus-client crate writes OpenMetrics. In the format of Prometheus, the description of a counter also has
-//! the suffix `_total`, and there is no end marker.
+//! The prometheus-client crate writes OpenMetrics. In the format of Prometheus, the HELP and TYPE lines of a counter
+//! also have the suffix `_total`, and there is no end marker.
 
 use std::sync::Arc;
 

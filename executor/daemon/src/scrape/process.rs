@@ -1,4 +1,4 @@
-//! Collects metrics of the daemon's own process, under the standard exporter names, and its version.
+//! Collects metrics of the daemon's process under the standard exporter names, and the daemon's version.
 
 use rustix::process::{Resource, getrlimit};
 

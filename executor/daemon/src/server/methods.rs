@@ -8,7 +8,7 @@ use crate::api_error::{ApiError, Kind};
 
 /// Prefix of the methods with a configured message size limit.
 const EXECUTOR: &str = "/executor.v1.Executor/";
-/// Maximum message size of all other services, in bytes.
+/// Maximum message size of the services other than `Executor`, in bytes.
 pub(crate) const OTHER_MESSAGE_MAX: usize = 4 << 20;
 /// Metadata key with which a client requests rejection of unknown fields.
 const STRICT_FIELDS: &str = "executor-strict-fields";

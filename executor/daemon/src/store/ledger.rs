@@ -65,9 +65,9 @@ pub enum LedgerError {
 /// Changes that are not written yet.
 #[derive(Debug, Default)]
 struct LedgerBatch {
-    /// `None` if the container must be removed.
+    /// Changed containers by id; `None` if the container must be removed.
     containers: BTreeMap<ContainerId, Option<Arc<ContainerStatus>>>,
-    /// `None` if the reservation must be removed.
+    /// Changed reservations by id; `None` if the reservation must be removed.
     reservations: BTreeMap<ContainerId, Option<Arc<Reservation>>>,
     /// State of the cell, if changed.
     cell: Option<CellState>,

@@ -311,7 +311,7 @@ impl Registry {
         true
     }
 
-    /// Removes expired reservations. `before` is called with the id of each, while the id is still in use.
+    /// Removes expired reservations. `before` is called with the id of each reservation, while the id is still in use.
     pub(crate) fn expire(&self, now: Timestamp, before: impl Fn(&ContainerId)) {
         let mut inner = locked(&self.inner);
         for reservation in inner.reserved.expire(Instant::now(), now) {

@@ -4,7 +4,7 @@
 //!  Run (traceparent) ──> TraceContext in the status ──> spans, when a phase is over ──> queue ──> task ──> collector
 //! ```
 //! Spans are built from existing data (the timestamps of the record and of the result), so a daemon continues the
-//! traces of containers that it recovers. Nothing waits for the collector: spans that do not fit into the queue or are
+//! traces of containers that it recovers. No call waits for the collector: spans that do not fit into the queue or are
 //! not accepted are dropped, counted and logged. Attributes are ids, numbers and fixed words, never text from a
 //! request.
 

@@ -134,7 +134,8 @@ impl Output {
         self.written <= WRITTEN_MAX
     }
 
-    /// Returns the last lines. Only complete lines are returned, because a part of a secret would not be masked.
+    /// Returns the last lines. Truncated output starts at a complete line, because a part of a secret would not be
+    /// masked.
     fn last_lines(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::from_utf8_lossy(&self.last).into_owned());
         let is_whole = self.written <= CHECK_OUTPUT_MAX && text.len() <= CHECK_OUTPUT_MAX;

@@ -15,7 +15,7 @@ use crate::logs::reader::LogItem;
 
 /// Time limit for the rest of a partial line.
 const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of partial lines of a container: one per stream and process.
+/// Maximum number of partial lines of a container: one per stream and log source.
 const OPEN_MAX: usize = 16;
 
 /// A line of a container's output, or a part of such a line.
@@ -148,7 +148,7 @@ impl Assembler {
         if dropped == Dropped::default() {
             return;
         }
-        // The rest of these lines is missing.
+        // The remaining parts of these lines are missing.
         for mut open in std::mem::take(&mut self.open) {
             if !open.content.is_empty() {
                 out.push(open.part(false, from));

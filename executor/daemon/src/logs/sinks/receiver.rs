@@ -90,7 +90,7 @@ impl Receiver {
         Self { address, connection: None, pauses: PAUSES, failed: false, reported: None, connected }
     }
 
-    /// Connects if there is no connection, and retries until it succeeds.
+    /// Connects if there is no connection, and retries until the connection is open.
     pub(super) async fn connect(&mut self) {
         while self.connection.is_none() {
             if std::mem::take(&mut self.failed) {

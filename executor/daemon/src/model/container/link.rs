@@ -116,7 +116,7 @@ impl ShimLink {
                 }
                 (sequence, Some(ShimNews::Usage(usage))) => self.calls.answer(sequence, Ok(ShimPayload::Usage(usage))),
                 (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
-                // Response of a newer shim.
+                // A newer shim sent this response.
                 (sequence, _) => self.calls.answer(sequence, Err(unexpected())),
             }
         }

@@ -142,7 +142,7 @@ impl Cache {
         Ok(Entry { file, validators: Validators::default(), part: Some(PartialFile(path)) })
     }
 
-    /// Returns the cached artifact with a digest that the caller holds, if it is complete.
+    /// Returns the cached artifact of a digest, if the artifact is complete. The caller must hold the digest's lock.
     pub(crate) fn get(&self, digest: &str) -> Option<Entry> {
         let path = self.dir.join(digest);
         let mark: ArtifactMetadata = serde_json::from_slice(&fs::read(path.with_extension(MARK)).ok()?).ok()?;
@@ -151,7 +151,8 @@ impl Cache {
         is_whole.then_some(Entry { file, validators: mark.validators, part: None })
     }
 
-    /// Stores an artifact under a digest that the caller holds, or marks a cached artifact as just used.
+    /// Stores an artifact under a digest, or marks a cached artifact as just used. The caller must hold the digest's
+    /// lock.
     pub(crate) fn store(&self, digest: &str, entry: &Entry) {
         let path = self.dir.join(digest);
         let kept = match &entry.part {

@@ -1,9 +1,9 @@
 //! Stores the last assigned cursor in a file that survives a kill of the daemon.
 //!
-//! The ledger writes events in batches, so a kill can lose the newest events. This file is written before each event
-//! becomes visible, without a sync: it survives as long as the page cache, so it is valid for one boot. At startup it
-//! is compared with the ledger: if the ledger has the event with the last cursor, no event was lost, and numbering
-//! continues without a gap.
+//! The ledger writes events in batches, so a kill can lose the newest events. This file is written, without a sync,
+//! before each event becomes visible. The file survives as long as the page cache, so its content is valid for one
+//! boot. At startup the file is compared with the ledger: if the ledger has the event with the last cursor, no event
+//! was lost, and numbering continues without a gap.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,7 +23,7 @@ struct Line {
     start: u64,
     /// First cursor that the daemon could assign.
     first: u64,
-    /// Last cursor that the daemon assigned; `first` minus one if it assigned none.
+    /// Last cursor that the daemon assigned; `first` minus one if the daemon assigned none.
     last: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Computes the total of retained and dropped log output of all containers since the daemon's start.
+//! Computes the totals of written and dropped log output of all containers since the daemon's start.
 //!
 //! Each shim counts from the start of its own container. The total must never decrease, even if a container is deleted
 //! or a shim does not respond, and must not jump when a daemon recovers the containers of an earlier daemon.
