@@ -23,7 +23,7 @@ const INTERFACE_PREFIX: &str = "ex-";
 /// Minimum MTU, in bytes: the minimum of IPv6.
 const MTU_MIN: u32 = 1280;
 const MTU_MAX: u32 = 65_535;
-/// Allowed prefix lengths of the pools. The smallest IPv6 pool has as many addresses as the largest IPv4 pool.
+/// Allowed prefix lengths of the pools, in bits. The smallest IPv6 pool has as many addresses as the largest IPv4 pool.
 const IPV4_PREFIXES: std::ops::RangeInclusive<u8> = 12..=29;
 const IPV6_PREFIXES: std::ops::RangeInclusive<u8> = 32..=108;
 /// Number (host part) of the gateway's address in each pool.

@@ -73,7 +73,7 @@ impl Amount {
     /// Checks that this amount covers `amount`. `total` is the total that the error reports.
     ///
     /// # Errors
-    /// Returns the first resource that is not sufficient, if there is one.
+    /// Returns the first insufficient resource, if there is one.
     pub fn suffices_for(&self, amount: &Self, total: &Self) -> Result<(), Exhausted> {
         let checks = [
             ("memory (bytes)", amount.memory_bytes, self.memory_bytes, total.memory_bytes),
@@ -145,7 +145,7 @@ impl Account {
     /// Reserves `amount` for `id`, replacing an earlier reservation of the same id.
     ///
     /// # Errors
-    /// Returns the first resource that is not sufficient, if there is one; the account is then unchanged.
+    /// Returns the first insufficient resource, if there is one. The account is then unchanged.
     pub fn reserve(&mut self, id: &ContainerId, amount: Amount) -> Result<(), Exhausted> {
         let before = self.held.remove(id);
         let suffices = self.remaining().suffices_for(&amount, &self.total);
@@ -160,8 +160,8 @@ impl Account {
         self.held.insert(id.clone(), amount);
     }
 
-    /// Replaces the amount reserved for `id`, regardless of the remaining capacity. No effect if nothing is reserved
-    /// for `id`.
+    /// Replaces the amount reserved for `id`, regardless of the remaining capacity. Does nothing if `id` has no
+    /// reservation.
     pub fn change(&mut self, id: &ContainerId, amount: Amount) {
         if let Some(held) = self.held.get_mut(id) {
             *held = amount;

@@ -2,7 +2,7 @@
 //! The reply is a payload in a memory file.
 //!
 //! The first string of the payload is a [`Manifest`] as JSON. The values follow in the manifest's order: variables,
-//! arguments, files. `inspect` also shows everything that the manifest contains.
+//! arguments, files. The manifest contains no secret; `inspect` shows the same data.
 
 use std::path::PathBuf;
 

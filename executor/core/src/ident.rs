@@ -26,10 +26,10 @@ pub struct ContainerId(String);
 /// Error from parsing a container id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadContainerId {
-    /// The id is empty or too long; holds its length.
+    /// The id is empty or too long; holds the length in bytes.
     #[error("is {0} bytes; 1 to {CONTAINER_ID_MAX} are allowed")]
     Length(usize),
-    /// The id has characters that are not safe in a path.
+    /// The id has an invalid character, or begins with a character other than a letter or a digit.
     #[error("may only contain letters, digits, `.`, `_` and `-`, and must begin with a letter or a digit")]
     Characters,
 }

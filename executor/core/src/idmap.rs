@@ -131,7 +131,8 @@ impl Pool {
     /// policy).
     ///
     /// # Errors
-    /// Returns an error with keys and numbers if the pool begins among the host's own ids or ends after the last id.
+    /// Returns an error that names both keys and their values, if the pool begins below id 65,536 or ends above the
+    /// highest id.
     pub fn new(start: u32, ranges: u32) -> Result<Self, String> {
         let reported = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
         if start < RANGE_IDS {

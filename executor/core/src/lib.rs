@@ -1,10 +1,10 @@
 //! Pure logic of the executor, without side effects.
 //!
-//! The input is requests, the content of a rootfs' passwd file, the outcome of a step; the output is validated plans,
-//! OCI specifications, mount plans, transitions and records. This crate opens no file, makes no system call, reads no
-//! clock and spawns no process, so its tests need only values. Both the daemon, which faces the network, and the
-//! launcher, which is privileged, use this crate: the launcher checks each plan again, with the same code as the
-//! daemon.
+//! The inputs are values such as requests, the content of a rootfs' passwd file and the outcome of a step. The outputs
+//! are validated plans, OCI specifications, mount plans, state transitions and records. This crate opens no file, makes
+//! no system call, reads no clock and spawns no process, so its tests need only values. Both the daemon, which faces
+//! the network, and the launcher, which is privileged, use this crate: the launcher checks each plan again, with the
+//! same code as the daemon.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -27,12 +27,12 @@ pub const WRITABLE_MIN: u64 = 4096;
 pub const WRITABLE_DEFAULT: u64 = 64 << 20;
 /// Divisor of the container's memory limit. The quotient is an upper limit for [`WRITABLE_DEFAULT`].
 pub const WRITABLE_SHARE: u64 = 4;
-/// Maximum number of files, directories and links that a process may create in the file system of its secret files:
-/// each costs kernel memory and wipe time.
+/// Maximum number of files, directories and links that a process may create in the file system of its secret files.
+/// Each entry costs kernel memory and wipe time.
 pub const WRITABLE_ENTRIES: u64 = 65_536;
 /// Returns the CPU time limit (RLIMIT_CPU), in seconds, of a worker that reads this many bytes from outside, with at
-/// most a million archive entries. The limit assumes 32 MiB and 10,000 entries per second, which is slow for TLS,
-/// digests and decompression.
+/// most a million archive entries. The limit is 60 s plus the time at 32 MiB and 10,000 entries per second, which is
+/// slow for TLS, digests and decompression.
 pub const fn processor_seconds(bytes: u64) -> u64 {
     60 + 100 + bytes / (32 << 20)
 }
@@ -67,7 +67,7 @@ pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
 /// Maximum grace period, and maximum time limit of an executed process: 7 days. Some Kubernetes pods have a grace
 /// period of a day.
 pub const GRACE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Minimum memory limit, in bytes: not even an empty container starts with less.
+/// Minimum memory limit, in bytes. Even an empty container needs this amount to start.
 pub const MEMORY_MIN: u64 = 2 << 20;
 /// Minimum limit on processes: while a container is created, a helper process runs next to its init.
 pub const PIDS_MIN: u64 = 2;
@@ -91,7 +91,7 @@ pub const CGROUP_PARENT_MAX: usize = 1024;
 pub const CGROUP_DEPTH_MAX: usize = 16;
 /// Minimum limit on open files. The container's init needs about 30 open files before the execve.
 pub const NOFILE_MIN: u64 = 64;
-/// Minimum disk limit, in bytes: no separate file system can be created with less.
+/// Minimum disk limit, in bytes: the size of the smallest separate file system.
 pub const DISK_MIN: u64 = 1 << 20;
 /// Minimum size of a tmpfs, in bytes: one page.
 pub const TMPFS_MIN: u64 = 4096;
@@ -106,7 +106,7 @@ pub const ID_MAX: u32 = u32::MAX - 1;
 pub const LAYERS_MAX: usize = 127;
 /// Maximum number of actions in a request.
 pub const ACTIONS_MAX: usize = 256;
-/// Maximum number of processes in a request: each has a log source and a mount for its secrets.
+/// Maximum number of processes in a request. Each process has a log source and a mount for its secrets.
 pub const PROCESSES_MAX: usize = 100;
 /// Maximum number of downloads and uploads in a request.
 pub const TRANSFERS_MAX: usize = 100;

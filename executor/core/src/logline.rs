@@ -187,8 +187,8 @@ pub fn whole_characters(bytes: &[u8]) -> usize {
     if lead + length > bytes.len() { lead } else { bytes.len() }
 }
 
-/// Returns a position near the end of a full window that splits no UTF-8 sequence, or the length of the window if the
-/// window is not UTF-8.
+/// Returns a position near the end of a full window at which a cut splits no UTF-8 sequence, or the length of the
+/// window if the window is not UTF-8.
 pub(crate) fn boundary(window: &[u8]) -> usize {
     (window.len().saturating_sub(3)..=window.len())
         .rev()

@@ -16,7 +16,7 @@ use crate::record::OutputsRecord;
 
 /// The outputs directory, below the container's state directory.
 pub const DIRECTORY: &str = "outputs";
-/// File name of the list, in that directory.
+/// File name of the list, in the outputs directory.
 pub const LIST: &str = "list.json";
 /// Format version of the list. A reader rejects newer versions.
 pub const LIST_VERSION: u32 = 1;
@@ -28,7 +28,8 @@ pub const DEPTH_MAX: usize = 128;
 pub const SKIPPED_MAX: usize = 1_000;
 /// Maximum size of all paths and reasons in a list, in bytes.
 pub const PATHS_BYTES_MAX: usize = 2 << 20;
-/// Bytes and files that outputs leave free on the disk of the state directory, for the ledger and the next container.
+/// Numbers of bytes and of inodes that outputs leave free on the disk of the state directory, for the ledger and the
+/// next container.
 pub const DISK_RESERVE: (u64, u64) = (16 << 20, 2_000);
 /// Maximum size of a list that is read, in bytes. JSON needs at most six bytes for a byte of a string.
 pub const LIST_BYTES_MAX: u64 = 32 << 20;

@@ -3,7 +3,7 @@
 //! The encoding is protobuf, so that a daemon can be upgraded while older shims keep running. No message contains a
 //! secret: secrets are in memory files whose descriptors accompany [`Launch`] in the order of [`LAUNCH_FDS`]. Long
 //! lists (files, labels) are in the plan's memory file and in the records on disk, so a message always fits a packet. A
-//! message names the process that it concerns, because a container can have several.
+//! message about a process names the process, because a container can have several processes.
 
 mod launcher;
 mod networks;

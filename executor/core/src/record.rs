@@ -103,7 +103,7 @@ pub fn gid_among(groups: &BTreeMap<String, u32>, file: &PlannedFile, owner: &Res
     }
 }
 
-/// CNI network that a container is connected to.
+/// Network of the node that a container is connected to: a built-in network or a CNI network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// Name of the network.
@@ -142,7 +142,8 @@ pub struct ContainerRecord<P = Plan> {
     /// the container.
     #[serde(default)]
     pub exit: Option<Exit>,
-    /// Number of times that the secret files were replaced, plus 1; 0 before they are written, and if there are none.
+    /// Number of times that the secret files were replaced, plus 1; 0 before the files are written, or if the container
+    /// has none.
     #[serde(default)]
     pub files_generation: u64,
     /// Time of the last replacement of the secret files.
@@ -326,7 +327,7 @@ pub struct ExitRecord<P = Plan> {
     pub exit: Option<Exit>,
     /// True if the kernel killed a process because the memory limit was reached.
     pub oom_killed: bool,
-    /// Reason why the process did not run or its status is unknown, if any.
+    /// Reason why the container failed, if it failed.
     pub failure: Option<Failure>,
     /// Durations of the container's phases.
     pub timings: Timings,

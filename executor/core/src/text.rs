@@ -6,7 +6,8 @@
 //! characters in the workspace.
 
 /// Returns true if the character is a control character (C0 with tab and line feed, DEL, C1), a bidirectional mark, or
-/// a separator of lines or paragraphs. Callers that allow a tab or a line feed check for it themselves.
+/// a separator of lines or paragraphs. Callers that allow a tab or a line feed must check for these characters
+/// themselves.
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(

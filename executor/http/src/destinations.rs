@@ -10,7 +10,7 @@ use crate::{Reach, forms};
 #[derive(Clone, Copy, Debug)]
 pub enum Destinations<'a> {
     Any,
-    /// The host was named by a server with this reach: its address must be public, or have the same reach and not be
+    /// A server with this reach named the host: the host's address must be public, or have the same reach and not be
     /// link-local.
     NamedBy(Reach),
     /// The host previously resolved to an address with this reach: the new address must be public or have the same
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn own_address_in_every_form_needs_exception() {
         for own in ["127.0.0.1", "0.0.0.0"] {
-            // An address of the prefix for local translation whose embedded part is zero represents no IPv4 address.
+            // `translated_locally` skips candidates that begin with 0, so 64:ff9b:1::/48 has no form of 0.0.0.0.
             let forms = forms::forms(own.parse().unwrap()).into_iter();
             for form in forms.filter(|form| own != "0.0.0.0" || !form.starts_with("64:ff9b:1:")) {
                 assert!(lists(&[], &[]).admit(form.parse().unwrap()).is_err(), "{own} as {form}");

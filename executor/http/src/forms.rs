@@ -1,9 +1,9 @@
 //! IPv4 addresses that an IPv6 address represents, so that a rule for an IPv4 address also applies to the IPv6
 //! addresses that represent it.
 //!
-//! Packets to such an address may leave as IPv4 packets: the kernel maps or tunnels them, or a translator of the
-//! network does. [`Reach`](crate::Reach) and [`AddressLists`](crate::AddressLists) check every address of
-//! [`with_embedded`]. The network may have further prefixes for translation (RFC 6052); the operator must deny these.
+//! The kernel or a translator in the network may convert packets to such an address into IPv4 packets.
+//! [`Reach`](crate::Reach) and [`AddressLists`](crate::AddressLists) check every address of [`with_embedded`]. The
+//! network may have further prefixes for translation (RFC 6052); the operator must deny addresses with these prefixes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -39,8 +39,8 @@ fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     }
 }
 
-/// Returns the addresses that an address of the prefix for local translators (RFC 8215) may represent: the lengths of
-/// the site's prefixes are unknown, and each places the IPv4 address differently (RFC 6052, 2.2).
+/// Returns the IPv4 addresses that an address in the prefix for local translators (RFC 8215) may represent. The site's
+/// prefix length is unknown, and each prefix length places the IPv4 address differently (RFC 6052, 2.2).
 fn translated_locally(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     const PLACES: [[usize; 4]; 4] = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
     let octets = address.octets();

@@ -74,7 +74,8 @@ impl Proxy {
     /// Connects to the proxy and, for https, through it to the host.
     ///
     /// # Errors
-    /// Returns an error if the host is a forbidden address, or if the proxy cannot be reached or refuses.
+    /// Returns an error if the host is a forbidden address, or if the proxy cannot be reached or refuses the
+    /// connection.
     pub(crate) async fn connect(&self, origin: &Origin, to: Destinations<'_>) -> Result<Proxied, HttpError> {
         if let Ok(address) = origin.host.parse() {
             to.admit(address).map_err(HttpError::Forbidden)?;

@@ -23,7 +23,7 @@ use crate::pem;
 
 /// Maximum size of a CA file in bytes. The chain must fit in one packet.
 const FILE_MAX: u64 = 32 << 10;
-/// Time between the start of a certificate's validity and its signing, for peers whose clocks are slow.
+/// Duration by which a certificate's validity begins before the time of signing, for peers whose clocks are slow.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
 /// Length of a serial number in bytes. 126 bits of it are random (RFC 5280, section 4.1.2.2).
 const SERIAL_LENGTH: usize = 16;
@@ -357,8 +357,8 @@ mod tests {
         SignRequest { container_id: id.into(), public_key, organizational_units: units, ..SignRequest::default() }
     }
 
-    /// A key of each type signs a correct certificate. If there are several organizational units, the subject contains
-    /// them in order.
+    /// A CA key of type P-256, P-384 or Ed25519 signs a correct certificate. If there are several organizational units,
+    /// the subject contains them in order.
     #[test]
     fn ca_signs_certificates_for_every_key_type() {
         let kinds: [(KeyPair, &dyn VerificationAlgorithm); 3] = [

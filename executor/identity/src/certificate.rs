@@ -1,5 +1,5 @@
-//! Encodes container certificates in DER (RFC 5280). The certificates are for digital signatures only, of clients and
-//! servers.
+//! Encodes container certificates in DER (RFC 5280). The certificates permit only digital signatures, for client and
+//! server authentication.
 
 use std::net::IpAddr;
 

@@ -28,8 +28,8 @@ pub struct LayerNotes {
 
 /// The unpacked layers of a node.
 pub trait LayerStore: Send + Sync + 'static {
-    /// Returns a layer if it is present for use on top of these parents, lowest first. The parents matter because the
-    /// result of unpacking some layers depends on the layers below.
+    /// Returns the notes of a layer if the layer is present, unpacked on top of `parents` (lowest first). `parents`
+    /// matter because the result of unpacking some layers depends on the layers below.
     fn has(
         &self,
         diff_id: &Digest,

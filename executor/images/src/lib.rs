@@ -8,8 +8,8 @@
 //!     pull ──> store (records, manifests, configurations, partial blobs)
 //!       └────> LayerStore                  unpacks; implemented outside this crate
 //! ```
-//! The input is references, credentials, and untrusted bytes from registries and archives. The output is records of
-//! images, all of whose bytes were verified by digest, and layers that an implementation of [`LayerStore`] unpacks.
+//! The input is references, credentials, and untrusted bytes from registries and archives. The output is image records
+//! and layers. Every byte of an image is verified by digest. An implementation of [`LayerStore`] unpacks the layers.
 //! This crate unpacks, mounts and runs nothing, and needs no privilege.
 //!
 //! After a crash at any point the store is consistent: a record is written last, by rename, and a partial blob is

@@ -18,14 +18,15 @@ use crate::progress::{PullResult, State};
 pub struct Watcher(watch::Receiver<State>);
 
 impl Watcher {
-    /// Returns the current state, then each changed state. Returns `None` after the last state.
+    /// Returns the current state on the first call, then the newest state after each change. Returns `None` after the
+    /// last state.
     pub async fn next(&mut self) -> Option<State> {
         // A state that was not returned yet is returned even if the pull has completed.
         self.0.changed().await.ok()?;
         Some(self.0.borrow_and_update().clone())
     }
 
-    /// Waits for the outcome. Returns `None` if the pull was aborted because it had no watchers for a moment.
+    /// Waits for the outcome. Returns `None` if the pull was aborted because all watchers had disconnected.
     pub(crate) async fn outcome(&mut self) -> Option<PullResult> {
         let state = self.0.wait_for(|state| state.outcome.is_some()).await.ok()?;
         state.outcome.clone()

@@ -61,7 +61,7 @@ impl UnpackError {
     }
 }
 
-/// If the archive is read from a blob's stream, a read error contains an error of this crate, which is restored.
+/// A read error from a blob's stream contains an [`UnpackError`], which is restored.
 impl From<TarError> for UnpackError {
     fn from(error: TarError) -> Self {
         match error {

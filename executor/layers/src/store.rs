@@ -13,9 +13,9 @@
 //! Every layer below `sha256` is complete, synced to disk, and never written to. A layer is moved there by a rename,
 //! after its content was synced and its digest verified.
 //!
-//! Most layers have the same tree on top of any other layers. A layer's tree depends on the layers below if it has a
-//! directory, a link or a target of a hard link that only the layers below describe. Such a layer is stored once for
-//! each list of layers that it was unpacked on.
+//! Most layers have the same tree on top of any other layers. A layer's tree depends on the layers below if only the
+//! layers below describe a parent directory of an entry, a link in the path of an entry, or the target of a hard link.
+//! Such a layer is stored once for each list of layers that it was unpacked on.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -193,7 +193,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// Lists the stored trees. A tree with a name never changes, so its size can be cached.
+    /// Lists the stored trees. A stored tree never changes, so its size can be cached.
     ///
     /// # Errors
     /// Returns an error if an I/O operation fails.
@@ -283,7 +283,7 @@ impl Ingest {
         committed
     }
 
-    /// Deletes the directory. If that fails, the launcher deletes it at its next start.
+    /// Deletes the directory. If the deletion fails, the launcher deletes the directory at its next start.
     pub(crate) fn discard(self) {
         let _ = tree::remove(self.ingest.as_fd(), OsStr::new(&self.name));
     }

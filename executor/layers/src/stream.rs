@@ -89,8 +89,8 @@ impl Archive {
     /// Starts reading a blob.
     ///
     /// # Errors
-    /// Returns an error if the blob is not a regular file, is larger than its content may be, or consists mostly of
-    /// holes, because reading holes costs as much as reading data.
+    /// Returns an error if the blob is not a regular file, exceeds the size limit, or consists mostly of holes, because
+    /// reading holes costs as much as reading data.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
         let meta = file.metadata().context(|| "cannot inspect the blob".to_owned())?;
         if !meta.is_file() {
@@ -107,7 +107,7 @@ impl Archive {
         if length > most {
             return Err(UnpackError::limit(b"", what, length, most));
         }
-        // Reading a hole costs as much as reading highly compressed bytes, so it has the same limit.
+        // Reading a hole costs as much as reading highly compressed bytes, so holes have the same limit.
         if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free)
             .context(|| "cannot inspect the blob".to_owned())?
         {
@@ -163,14 +163,14 @@ impl Archive {
     }
 }
 
-/// The reader of the archive restores the original error ([`UnpackError::from`]).
+/// Wraps errors in [`io::Error`]; [`UnpackError::from`] restores the original error.
 impl Read for Archive {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         Self::read(self, buffer).map_err(io::Error::other)
     }
 }
 
-/// Formats an error with its causes.
+/// Formats a read error. Returns "truncated" if the blob ends too early.
 fn reported(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof { "truncated".into() } else { error.to_string() }
 }

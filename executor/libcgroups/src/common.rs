@@ -85,7 +85,8 @@ pub struct ControllerOpt<'a> {
 pub trait CgroupManager {
     type Error;
 
-    /// Moves a process into the cgroup on version 2. Does nothing on version 1, because the process was created in it.
+    /// Moves a process into the cgroup on version 2. Does nothing on version 1, because the process was created in the
+    /// cgroup.
     fn add_task(&self, pid: Pid) -> Result<(), Self::Error>;
 
     /// Returns an error: the launcher sets limits itself.

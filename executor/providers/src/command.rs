@@ -24,7 +24,7 @@ use crate::{ErrorKind, FetchError, Value};
 
 /// First argument of the executord process that executes a provider's program.
 pub const WORKER_ARGUMENT: &str = "secret-command-worker";
-/// The running program's own file, even if another file has replaced it.
+/// Executable of this process, even if another file has replaced it.
 const SELF: &str = "/proc/self/exe";
 /// PATH in the program's environment.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -59,7 +59,7 @@ struct CommandRequest<'a> {
 }
 
 /// Registers a descriptor with the reactor. The descriptor stays open while it is registered.
-#[allow(deprecated)] // its successor is unsafe, but an owned descriptor satisfies its contract
+#[allow(deprecated)] // the successor is unsafe; an owned descriptor satisfies the safety contract
 fn watched(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }

@@ -5,7 +5,8 @@ use zeroize::Zeroizing;
 
 use crate::{ErrorKind, FetchError};
 
-/// Maximum size of a response in bytes: a value whose characters are all escaped, plus other values.
+/// Maximum size of a response, in bytes. This is sufficient for a secret whose characters are all escaped, and for
+/// other values.
 const ANSWER_MAX: usize = 8 << 20;
 
 /// Reads the body of a response into memory that is wiped on drop.

@@ -45,9 +45,9 @@ const CONCURRENT_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
     pub reference: SecretReference,
-    /// Path of the rule that allowed the reference. The `directory` provider follows no link that escapes the
-    /// rule's directory. If the path is empty, links must not leave the file's directory. If the rule names one file,
-    /// no link is followed.
+    /// Path of the rule that allowed the reference. The `directory` provider follows no link that escapes the rule's
+    /// directory. If this path is empty, links must not leave the file's directory. If the rule names one file, no link
+    /// is followed.
     pub rule: String,
     /// Lease of the existing value. The lease is renewed if possible.
     pub lease: Option<Lease>,
@@ -120,7 +120,7 @@ pub fn now_seconds() -> u64 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The secret does not exist or the reference cannot be a secret. A retry would fail, too.
+    /// The secret does not exist or the reference is invalid. A retry would fail, too.
     NotFound,
     /// The provider denies access.
     Denied,

@@ -1,7 +1,7 @@
 //! Logins of workloads: tokens with which workloads authenticate at providers with `auth = "jwt"` (rule G19 of
 //! docs/guides/cri-rules.md).
 //!
-//! A token is only in memory and is overwritten on drop. Its owner is the container; a provider that has opened a
+//! A token is only in memory and is overwritten on drop. The container owns the login. A provider that has opened a
 //! session with the token closes the session after the last owner has dropped the login.
 
 use std::collections::BTreeMap;

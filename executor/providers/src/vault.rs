@@ -1,11 +1,12 @@
 //! Implements the `vault` provider, which uses the HTTP API of HashiCorp Vault and OpenBao.
 //!
 //! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`. Any other path is read
-//! unchanged: it belongs to version 1 of KV, or to an engine that creates credentials, whose lease is renewed. The
-//! provider logs in on first use, renews its token, and logs in again when the token has expired or is refused. With
-//! `auth = "jwt"` each workload has its own login and its own session. The session is revoked when the workload has
-//! ended. Redirects are not followed, so that a token is never sent to another host. If the server refuses a request,
-//! the error contains only the status, because the server's message might repeat parts of the request.
+//! unchanged: such a path belongs to version 1 of KV, or to an engine that creates credentials with a lease, which the
+//! provider renews. The provider logs in on first use, renews its token, and logs in again when the token has expired
+//! or is refused. With `auth = "jwt"` each workload has its own login and its own session. The session is revoked when
+//! the workload has ended. Redirects are not followed, so that a token is never sent to another host. If the server
+//! refuses a request, the error contains only the status, because the server's message might repeat parts of the
+//! request.
 
 mod answer;
 mod session;
@@ -172,12 +173,12 @@ impl Vault {
         Ok(renewed.filter(|new| new.ends_at.saturating_sub(crate::now_seconds()) > before.min(60)))
     }
 
-    /// Sends a request with a token. If the token is refused, it is replaced once and the request repeated.
+    /// Sends a request with a token. If the server refuses the token, replaces the token once and repeats the request.
     async fn document(&self, caller: &Caller, question: &VaultRequest<'_>) -> Result<Document, FetchError> {
         let session = self.session(caller).await?;
         match self.send(&session.client, Some(&session.token), question).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                // If the token is valid, it lacks the permission, and a new token would lack it, too.
+                // A valid token lacks the permission, and a new token would lack the permission, too.
                 let looked_up = self.send(&session.client, Some(&session.token), &VaultRequest::read(LOOKUP)).await;
                 match looked_up {
                     Ok(_) => return Err(error),

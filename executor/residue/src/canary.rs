@@ -5,7 +5,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 /// Number of bytes after which a longer canary repeats. The number is a multiple of 48, so that base64 groups and
-/// windows are aligned. So a long canary needs no more needles than one period.
+/// windows are aligned. Therefore, a long canary needs no more needles than one period.
 const PERIOD: usize = 48 * 85;
 /// Characters of canaries, which need no escaping in JSON, URLs and shells.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

@@ -184,8 +184,8 @@ fn segments(file: &File) -> io::Result<Vec<Segment>> {
         physical: number(header, 24, 8),
         size: number(header, 32, 8),
     });
-    // The kernel's own code also has a physical address, although the direct map contains it. Searching it twice is
-    // harmless.
+    // The kernel's own code is a separate segment with a physical address, although the direct map contains the code,
+    // too. Searching the code twice is harmless.
     Ok(pieces.filter(|segment| segment.physical != u64::MAX && segment.size > 0).collect())
 }
 

@@ -6,12 +6,12 @@
 //! hits and their places, the amount searched, and places that could not be searched, with the reason.
 //!
 //! # What counts as found
-//! The search finds every sequence of [`WINDOW`] bytes that begins at a multiple of [`WINDOW`] in a secret. So it finds
-//! every part of at least 31 bytes, and each half of a secret of 64 bytes. The search finds these sequences unchanged,
-//! in base64 and in lower-case hexadecimal. In base64, all three alignments are covered; the URL-safe alphabet needs no
-//! needles, because it encodes a [`Canary`], which has only letters and digits, in the same way. Encodings that do not
-//! change letters and digits (JSON, percent, shell quoting) need no needles either. Compressed or encrypted copies are
-//! not found.
+//! The search finds every sequence of [`WINDOW`] bytes that begins at a multiple of [`WINDOW`] in a secret. Therefore,
+//! it finds every part of at least 31 bytes, and each half of a secret of 64 bytes. The search finds these sequences
+//! unchanged, in base64 and in lower-case hexadecimal. In base64, all three alignments are covered; the URL-safe
+//! alphabet needs no needles, because it encodes a [`Canary`], which has only letters and digits, in the same way.
+//! Encodings that do not change letters and digits (JSON, percent, shell quoting) need no needles either. Compressed or
+//! encrypted copies are not found.
 //!
 //! # The search does not cause hits
 //! [`Needles`] stores no byte of a secret, only keyed hashes of the windows. Pages of the searching process itself are

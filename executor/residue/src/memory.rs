@@ -71,8 +71,8 @@ struct Program {
 }
 
 impl Program {
-    /// Returns `None` if the process has exited, or if its program's file cannot be examined. Then the whole memory is
-    /// searched.
+    /// Returns `None` if the process has exited, or if its program's file cannot be examined. Without a program, the
+    /// whole memory is searched.
     fn from_pid(pid: u32) -> Option<Self> {
         let exe = format!("/proc/{pid}/exe");
         let name = fs::read_link(&exe).ok()?.to_str()?.to_owned();

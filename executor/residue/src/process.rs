@@ -71,8 +71,8 @@ impl fmt::Display for Process {
 }
 
 impl Search<'_> {
-    /// Searches a process: its memory, files that are accessible only by its descriptors, its command line, environment
-    /// and mount table. Skips the searching process itself. Ignores processes that exit during the search.
+    /// Searches a process: its memory, files that are accessible only through its descriptors, its command line,
+    /// environment and mount table. Skips the searching process itself. Ignores processes that exit during the search.
     pub fn process(&mut self, process: &Process) {
         if process.pid == std::process::id() {
             return;

@@ -15,7 +15,8 @@ pub enum Place {
         /// Mapping as in /proc/PID/maps: `[heap]`, `[stack]`, or a file. Empty for anonymous memory.
         mapping: String,
     },
-    /// A file that is accessible only by descriptors of a process: a memory file, a deleted file, a detached mount.
+    /// A file that is accessible only through descriptors of a process: a memory file, a deleted file, a detached
+    /// mount.
     Descriptor {
         /// Process id on the host.
         pid: u32,

@@ -74,7 +74,7 @@ mod tests {
         // SAFETY: the layout is valid, and the memory is written and freed once. The memory is read after the release
         // on purpose: no other thread of this test allocates this size, and the block is too small to be unmapped.
         unsafe {
-            let keep = ZeroOnFree.alloc(layout); // so that the next block is not merged with the top
+            let keep = ZeroOnFree.alloc(layout); // separates the next block from free memory before it
             let block = ZeroOnFree.alloc(layout);
             let guard = ZeroOnFree.alloc(layout);
             std::ptr::write_bytes(block, 0xa5, layout.size());

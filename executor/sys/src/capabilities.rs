@@ -1,7 +1,7 @@
 //! Reads and changes capabilities of the calling thread (capabilities(7)).
 //!
-//! Capabilities are per thread, and a new thread inherits the capabilities of its creator. So the functions that change
-//! capabilities are for single-threaded processes.
+//! Capabilities are per thread, and a new thread inherits the capabilities of its creator. Therefore, the functions
+//! that change capabilities are for single-threaded processes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,7 +42,7 @@ pub fn is_effective(capability: Capability) -> io::Result<bool> {
 /// Action if the caller has no privilege to change the bounding set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounding {
-    /// Leave the set unchanged. The caller must ensure by other means that it has no effect (no_new_privs).
+    /// Leave the set unchanged. The caller must ensure by other means that the set has no effect (no_new_privs).
     IfAllowed,
     /// Return an error.
     Required,

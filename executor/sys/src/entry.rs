@@ -2,8 +2,8 @@
 //!
 //! The executor's process adopts the container's restrictions *before* it becomes visible in the container: it enters
 //! every namespace and drops every privilege that the container lacks. Only then does it create a process in the
-//! container's pid namespace. So the visible process has no privilege or descriptor that the container could misuse
-//! (CVE-2016-9962).
+//! container's pid namespace. Therefore, the visible process has no privilege or descriptor that the container could
+//! misuse (CVE-2016-9962).
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -37,8 +37,8 @@ pub fn alive(identity: &ProcessIdentity) -> bool {
         .is_ok_and(|stat| after_name(&stat).first() != Some(&b'Z'))
 }
 
-/// Returns field 22, the start time. The name in field 2 may contain blanks and parentheses, so fields are counted from
-/// the last closing parenthesis.
+/// Returns field 22 of /proc/PID/stat, the start time. The name in field 2 may contain blanks and parentheses, so
+/// fields are counted from the last closing parenthesis.
 fn start_time(stat: &[u8]) -> Option<u64> {
     let field = after_name(stat).split(|b| *b == b' ').nth(19)?;
     std::str::from_utf8(field).ok()?.trim().parse().ok()

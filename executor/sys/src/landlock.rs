@@ -5,9 +5,9 @@
 //! and the process list are not restricted.
 //!
 //! The kernel rejects a ruleset that handles no access. In every domain, the kernel forbids moving and linking files
-//! between directories, unless the ruleset handles and allows this access (`LANDLOCK_ACCESS_FS_REFER`). So the ruleset
-//! handles only this access and allows it below the root. As in every domain that handles a file access, processes
-//! cannot change mounts. Requires Linux 5.19 or newer with Landlock among its security modules.
+//! between directories, unless the ruleset handles and allows this access (`LANDLOCK_ACCESS_FS_REFER`). Therefore, the
+//! ruleset handles only this access and allows it below the root. As in every domain that handles a file access,
+//! processes cannot change mounts. Requires Linux 5.19 or newer with Landlock among its security modules.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};

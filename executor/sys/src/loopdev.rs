@@ -1,7 +1,7 @@
 //! Attaches files to loop devices, to use a file as a file system of a fixed size.
 //!
-//! The kernel detaches a device from its file when the device is neither open nor mounted (autoclear). So the device is
-//! detached regardless of how its users exit.
+//! The kernel detaches a device from its file when the device is neither open nor mounted (autoclear). Therefore, the
+//! device is detached regardless of how its users exit.
 
 use std::fs::File;
 use std::io;

@@ -9,8 +9,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::process::enter_namespaces;
 
 /// Creates a TCP socket in the network namespace of the pidfd's process. The calling process must be single-threaded,
-/// because it enters the namespace for this one system call. If it cannot return to its own namespace, it aborts, so
-/// that no other code runs there.
+/// because it enters the namespace for this one system call. If the process cannot return to its own namespace, the
+/// process aborts, so that no other code runs in the entered namespace.
 ///
 /// # Errors
 /// Returns an error if the process has exited, the caller lacks privilege, the namespace does not support the address

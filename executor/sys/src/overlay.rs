@@ -1,8 +1,9 @@
 //! Mounts overlayfs over opened directories: read-only lower directories and, if the overlay is writable, an upper
 //! directory.
 //!
-//! Directories are passed as descriptors. So no path is looked up a second time, and no path can be too long for the
-//! kernel or need escaping. Supports up to [`LOWER_MAX`] lower directories, the capacity of the kernel's old interface.
+//! Directories are passed as descriptors. Therefore, no path is looked up a second time, and no path can be too long
+//! for the kernel or need escaping. Supports up to [`LOWER_MAX`] lower directories, the capacity of the kernel's old
+//! interface.
 
 use std::fmt::Write as _;
 use std::io;

@@ -11,8 +11,8 @@ use crate::mount::{Follow, attach, detach, open_dir, open_in_root};
 
 /// Makes a detached mount the root of the calling process's mount namespace. The mount is first attached at `stage`, a
 /// directory below the current root. `kept` names directories below both roots whose mounts are moved to the new root;
-/// all other mounts are detached. A name that is a symbolic link in the new root is refused, so that nothing is
-/// mounted outside of it.
+/// all other mounts are detached. A name that is a symbolic link in the new root is refused, so that nothing is mounted
+/// outside of the new root.
 ///
 /// # Errors
 /// Returns an error if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or

@@ -1,8 +1,8 @@
 //! Creates user namespaces before any process runs in them.
 //!
-//! A namespace can only be created with a process in it, and a privileged process outside must write its id maps. So
-//! the caller clones a child into the namespace, writes the maps and opens a descriptor, and the child exits without
-//! doing anything. The descriptor keeps the namespace alive, serves as the id mapping of mounts
+//! A namespace can only be created with a process in it, and a privileged process outside must write its id maps.
+//! Therefore, the caller clones a child into the namespace, writes the maps and opens a descriptor, and the child exits
+//! without doing anything. The descriptor keeps the namespace alive, serves as the id mapping of mounts
 //! ([`crate::mount::map_ids`]), and is later used by the container's processes to enter the namespace.
 
 use std::io::{self, Read};
@@ -25,7 +25,7 @@ use crate::process::{self, Fork, OneThread};
 /// the caller has no privilege over these ids, or if the caller has more than one thread.
 pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
     let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // The child must exit inside, because it cannot restore its credentials.
+    // The child must exit within this closure, because the child cannot restore its credentials.
     let child = |go: OwnedFd, wait: OwnedFd| -> ! {
         drop(go);
         let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done or has exited

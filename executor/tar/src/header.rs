@@ -2,13 +2,15 @@
 
 use crate::{TarError, Time};
 
+/// Size of a block in bytes.
 pub(crate) const BLOCK: usize = 512;
 
 /// A v7, ustar or GNU header.
 pub(crate) struct Header<'a>(pub(crate) &'a [u8; BLOCK]);
 
 impl Header<'_> {
-    /// Verifies the checksum: the sum of all bytes, with the checksum field blank. Some old programs sum signed bytes.
+    /// Verifies the checksum: the sum of all bytes, with the checksum field blank. A sum of signed bytes is also
+    /// accepted, because some old programs write it.
     pub(crate) fn check(&self) -> Result<(), TarError> {
         let stored = number(&self.0[148..156]);
         let bytes = || self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
@@ -68,7 +70,7 @@ impl Header<'_> {
         self.device(337..345)
     }
 
-    /// Returns GNU's sparse list, and whether extension blocks follow.
+    /// Returns GNU's sparse list, and true if extension blocks follow.
     pub(crate) fn gnu_pieces(&self) -> (&[u8], bool) {
         (&self.0[386..482], self.0[482] != 0)
     }
@@ -113,8 +115,8 @@ pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Returns true if a file with this beginning, of at least 512 bytes, is a tar archive: if the first block is a header
-/// by its checksum, or the end of an empty archive.
+/// Returns true if `beginning`, the first 512 or more bytes of a file, belongs to a tar archive: the first block is a
+/// header with a valid checksum, or the end of an empty archive.
 pub fn is_tar(beginning: &[u8]) -> bool {
     beginning.first_chunk().is_some_and(|block| *block == [0; BLOCK] || Header(block).check().is_ok())
 }

@@ -6,9 +6,9 @@
 //!
 //! The reader accepts what Go's `archive/tar` accepts, which writes most layers: v7, ustar, GNU with its long names,
 //! base-256 numbers and sparse files, pax with its records and its three forms of sparse files. The crate `tar` is not
-//! sufficient: its records end at the first newline, so that a `security.capability` containing a byte 10 is an error
-//! or lost, its long names and records are limited only by memory, and it does not support pax's sparse files and
-//! negative times. Archives are still written with that crate.
+//! sufficient for reading. In that crate, records end at the first newline, so a `security.capability` that contains a
+//! byte 10 is refused or lost; long names and records are limited only by memory; sparse files of pax and negative
+//! times are not supported. Archives are written with the crate `tar`.
 
 #![forbid(unsafe_code)]
 

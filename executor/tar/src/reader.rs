@@ -36,7 +36,7 @@ impl<R: Read> Reader<R> {
         Self::with_skip(source, limits, read_over)
     }
 
-    /// Starts reading an archive in a file. Unread contents are passed over by seeking.
+    /// Starts reading an archive in a file. Unread contents are skipped by seeking.
     pub fn seeking(source: R, limits: Limits) -> Self
     where
         R: Seek,
@@ -60,7 +60,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the number of bytes before the current position: before the content, after [`Reader::next_entry`].
+    /// Returns the current position in bytes from the start of the archive. After [`Reader::next_entry`], this is the
+    /// start of the entry's content.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -79,7 +80,8 @@ impl<R: Read> Reader<R> {
         within(path, "bytes of files", self.file_bytes, self.limits.file_bytes)
     }
 
-    /// Returns the rest of the source. Bytes after the end of the archive are not part of the archive.
+    /// Returns the source, positioned after the bytes that were read. Bytes after the end of the archive are not part
+    /// of the archive.
     pub fn into_source(self) -> R {
         self.source
     }
@@ -168,7 +170,7 @@ impl<R: Read> Reader<R> {
         let link = records.link.or((!link.is_empty()).then_some(link)).unwrap_or_else(|| header.link());
         let damaged = |why: &str| TarError::damaged(&path, why);
         let kind = match header.kind() {
-            // Old archives mark a directory only by the slash.
+            // Old archives mark a directory only by a trailing slash.
             0 if path.ends_with(b"/") => Kind::Directory,
             0 | b'0' | b'7' | b'S' => Kind::File,
             b'1' => Kind::HardLink,

@@ -4,7 +4,7 @@ use crate::header::{BLOCK, Header, number};
 use crate::pax::decimal;
 use crate::{Limits, TarError};
 
-/// A data region of a sparse file, which the archive contains.
+/// A region of a sparse file whose data is in the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Offset in the file, in bytes.

@@ -195,7 +195,8 @@ fn bytes_after_archive_end_are_ignored() {
     }
 }
 
-/// Each total is bounded, with its amount and its limit in the message; the control: at the limit the archive is read.
+/// If a total exceeds its limit, the error contains the total and the limit. The control: an archive at the limit is
+/// read.
 #[test]
 fn totals_are_bounded() {
     let archive = [file("a", &[1; 700]), file("b", &[2; 300]), END.to_vec()].concat();

@@ -1,4 +1,5 @@
-//! Defines jobs and reports of a worker. Each is one packet. URLs are not in the packet but in a separate memory file.
+//! Defines jobs and reports of a worker. Each job and each report is one packet. URLs are not in the packet but in a
+//! separate memory file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use executor_core::plan::{AddressRange, Checksum};
 use serde::{Deserialize, Serialize};
 
-/// Argument with which executord's program runs as a worker.
+/// Command-line argument that starts executord's program as a worker.
 pub const WORKER_ARGUMENT: &str = "transfer-worker";
 /// Maximum size of a packet in either direction, in bytes.
 pub const PACKET_MAX: usize = 48 << 10;
@@ -28,8 +29,8 @@ pub enum Job {
 }
 
 impl Job {
-    /// Returns the CPU time limit of the job in seconds. The limit is enough for the permitted bytes, and much less
-    /// than a transfer may last.
+    /// Returns the CPU time limit of the job in seconds. The limit is enough for the permitted bytes, and much lower
+    /// than the maximum duration of a transfer.
     pub fn processor_seconds_max(&self) -> u64 {
         let bytes = match self {
             Self::Locate => 0,

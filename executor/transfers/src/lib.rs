@@ -6,9 +6,9 @@
 //!                                            ── unpack ─> the file as tar, into the pipe of a container's process
 //!                                            ── send ──> output of such a pipe, to a server
 //! ```
-//! A worker does one job and exits. So URLs, TLS buffers and the effects of an archive bomb exist only during one job.
-//! The worker's memory is limited, it has only the descriptors of its job, and it exits when executord exits. The
-//! worker creates no files from an archive; the process in the container does.
+//! A worker does one job and exits. Therefore, URLs, TLS buffers and the effects of an archive bomb exist only during
+//! one job. The worker's memory is limited, it has only the descriptors of its job, and it exits when executord exits.
+//! The worker creates no files from an archive; the process in the container creates them.
 
 #![forbid(unsafe_code)]
 
@@ -55,7 +55,7 @@ pub fn work() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    process::survive_hangup()?; // like executord, whose process group the worker shares
+    process::survive_hangup()?; // like executord, which has the same process group
     // Set the OOM score before forbid_dumps, which makes root the owner of the files in /proc/self.
     process::be_expendable()?;
     process::forbid_dumps()?;

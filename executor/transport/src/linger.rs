@@ -60,8 +60,9 @@ mod tests {
         assert!(client.write_all(b"closed").await.is_err());
         let (client, mut server) = UnixStream::pair().unwrap();
         server.write_all(&[1; 100]).await.unwrap();
-        LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + POLL_INTERVAL).await; // never reads
+        // The client never reads, so the deadline ends the wait.
+        LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + POLL_INTERVAL).await;
         drop(client);
-        LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // has disconnected
+        LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // the client has disconnected
     }
 }

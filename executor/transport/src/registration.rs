@@ -7,7 +7,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Registers a descriptor with the runtime, for reading and writing. `owner` must not close or replace its descriptor
-/// before it is dropped.
+/// before `owner` is dropped.
 ///
 /// # Errors
 /// Returns an error if the runtime cannot register the descriptor.

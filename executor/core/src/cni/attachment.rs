@@ -55,8 +55,9 @@ pub enum Progress {
     DelFailed,
 }
 
-/// Returns the id of a container for plugins: its own id, truncated, and a unique part. The unique part distinguishes
-/// the container from containers of other executors, and from earlier and later containers with the same id.
+/// Returns the id that plugins get for a container (`CNI_CONTAINERID`): the truncated container id and a unique part.
+/// The unique part distinguishes the container from containers of other executors, and from earlier and later
+/// containers with the same id.
 pub fn container_id(id: &ContainerId, unique: &str) -> String {
     let shown: String = id.as_str().chars().take(ID_SHOWN).collect();
     format!("{shown}-{unique}")

@@ -158,7 +158,8 @@ fn declares(plugin: &Plugin, capability: &str) -> bool {
 }
 
 /// Returns the standard input of a plugin: its own configuration, the network's name and version, the requested
-/// capabilities, and a result: for ADD the result of the previous plugin, for CHECK and DEL the final result.
+/// capabilities, and the result `previous`: for ADD, the result of the plugin before this plugin; for CHECK and DEL,
+/// the final result of ADD.
 pub fn stdin(
     network: &CniNetwork,
     plugin: &Plugin,

@@ -198,7 +198,8 @@ impl ImageReference {
         registry(text)
     }
 
-    /// Returns true if the string begins with the scheme of an image reference. `host` and `dir:` do not.
+    /// Returns true if the string begins with the scheme of an image reference. `host` and `dir:` are not image
+    /// schemes.
     pub fn is_image(text: &str) -> bool {
         scheme(text).is_some()
     }

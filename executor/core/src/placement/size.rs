@@ -21,10 +21,10 @@ impl VolumeSize {
     }
 }
 
-/// Returns the size for all contents twice (an old and a new generation during a rotation; or the current and the
-/// original content of writable files), plus a reserve. The size is counted in pages: 90,000 files of one byte are
-/// within a byte limit of 1 MB, but need 352 MiB for each copy. The links to a generation need as many directories as
-/// the generation.
+/// Returns the size of a file system that holds all contents twice, plus a reserve. The two copies are the old and the
+/// new generation during a rotation, or the current and the original content of writable files. The size is counted in
+/// pages: 90,000 files of one byte are within a byte limit of 1 MB, but need 352 MiB for each copy. The links to a
+/// generation need as many directories as the generation.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
     // A long link target needs a page. Each file may have one long link, and a second one while the link is replaced.

@@ -10,7 +10,7 @@ use crate::plan::PlannedFile;
 /// Mount point of secret files of one process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepMount {
-    /// Target, with the indices of the process's own files.
+    /// Mount point, whose content refers to the process's own files by index.
     pub point: MountPoint,
     /// Symbolic links to the container's files that this mount would hide. Each entry is the link's path, relative to
     /// the mount point, and the path that it points to.

@@ -85,7 +85,8 @@ pub struct Connectivity {
     pub ports: Vec<PublishedPort>,
     /// True if the container may open connections to destinations outside of its network.
     pub egress: bool,
-    /// Destinations outside of its network to which the container may open connections; every destination if empty.
+    /// Destinations outside of the container's network to which the container may open connections; every destination
+    /// if empty.
     pub egress_rules: Vec<EgressRule>,
     /// Host name; derived from the container's id if empty.
     pub hostname: String,

@@ -52,8 +52,8 @@ impl CapabilitySets {
     }
 }
 
-/// Returns the capabilities of a process of this user: the default set, without the dropped capabilities, with the
-/// added capabilities. The default set is empty for users other than root, and contains all capabilities for root of a
+/// Returns the capabilities of a process of this user: the default set without the dropped capabilities, plus the added
+/// capabilities. The default set is empty for users other than root, and contains all capabilities for root of a
 /// privileged container.
 pub fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     let is = |list: &[String], name: &str| list.iter().any(|one| one == "ALL" || one == name);

@@ -19,7 +19,7 @@ use crate::token;
 const TOKEN_FIELD: &str = "runtime_token_path";
 
 /// Checks that at most one file of a plan holds the runtime token, and that this file is the last. The order of the
-/// contents depends on this.
+/// contents in the payload depends on this position.
 pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
     if plan.given_files().iter().any(|file| file.token) {
         return Err(vec![Violation::new(TOKEN_FIELD, "must be the last file of the plan")]);

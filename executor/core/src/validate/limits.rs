@@ -102,8 +102,8 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
     if report.0.is_empty() { Ok(Plan { limits, host_options, ..plan.clone() }) } else { Err(report.0) }
 }
 
-/// Replaces lists of CPUs and memory nodes. A container without such a list shares a cgroup of its hierarchy with other
-/// containers.
+/// Replaces lists of CPUs and memory nodes. A container that was started without such lists has no cpuset cgroup of its
+/// own, so its lists cannot be changed.
 fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mut Report) {
     let lists = host_options::cpusets([&update.cpus, &update.memory_nodes], report);
     let has_cpuset = options.has_cpuset();
@@ -117,7 +117,7 @@ fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mu
     }
 }
 
-/// Reports limits that a request sets by two fields, and a negative quota. A flag is true if both fields are set:
+/// Reports limits that a request sets by two fields, and a quota below -1. A flag is true if both fields are set:
 /// `unlimited` for memory and processes, `cpu` for the CPU limit and the CPU weight.
 fn exclusive(unlimited: [bool; 2], cpu: [bool; 2], quota_us: i64, report: &mut Report) {
     let pairs = [

@@ -43,7 +43,7 @@ struct Image {
     digest: String,
 }
 
-/// Returns the signature of a layer if it is for this digest.
+/// Returns the signature of a layer if the signature is for this digest.
 pub(super) fn read(
     payload: Vec<u8>,
     annotations: &BTreeMap<String, String>,

@@ -125,12 +125,13 @@ impl Tree {
         mark_at(dir, name, marks, symlink, path)
     }
 
-    /// Creates a hard link and replaces an existing entry. If the last component of the target is a symbolic link, it
-    /// is not followed. If only the layers below have the target, it is copied into this layer, up to `most` bytes.
-    /// Returns the number of copied bytes.
+    /// Creates a hard link and replaces an existing entry. If the last component of the target is a symbolic link, the
+    /// link is not followed. If only the layers below have the target, the target is copied into this layer. Returns
+    /// the number of copied bytes.
     ///
     /// # Errors
-    /// Returns an error if the target does not exist or is a directory, or if an I/O operation fails.
+    /// Returns an error if the target does not exist or is a directory, if more than `most` bytes would be copied, or
+    /// if an I/O operation fails.
     pub fn hard_link(&mut self, path: &[&[u8]], target: &[&[u8]], most: u64) -> Result<u64, UnpackError> {
         let refused = |why: &str| {
             UnpackError::entry(&joined(path), format!("is a hard link to `{}`, {why}", shown(&joined(target))))

@@ -1,4 +1,4 @@
-//! Parses responses of Vault: JSON documents whose strings are wiped on drop.
+//! Parses responses of Vault: JSON documents whose secrets are wiped on drop.
 
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -6,7 +6,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::{ErrorKind, FetchError, Lease};
 
-/// A response. Its strings are overwritten on drop.
+/// A response. The strings in `data` and the token are overwritten on drop.
 #[derive(Default, Deserialize)]
 pub(super) struct Document {
     #[serde(default)]
@@ -80,7 +80,7 @@ impl Document {
         has_one.then(|| Lease::new(self.lease_id.clone(), self.lease_duration, self.renewable))
     }
 
-    /// Describes why a response has no secret: its version of the KV secret was deleted or destroyed.
+    /// Describes why a response has no secret: the requested version of the KV secret was deleted or destroyed.
     pub(super) fn gone(&self) -> Option<String> {
         let version = self.data.pointer("/metadata/version")?.as_u64()?;
         let destroyed = self.data.pointer("/metadata/destroyed")?.as_bool()?;

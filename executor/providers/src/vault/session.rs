@@ -74,7 +74,7 @@ impl Session {
 
 impl Vault {
     /// Returns a valid token: the current token, which may have been renewed, or a new token after another login. If
-    /// the caller is dropped, the current token is kept.
+    /// the future is dropped, the current token is kept.
     pub(super) async fn session(&self, caller: &Caller) -> Result<Arc<Session>, FetchError> {
         let mut present = caller.session.lock().await;
         let current = present.clone().filter(|session| !session.has_ended());

@@ -3,8 +3,8 @@
 //! A Bloom filter over the first bytes skips text in which no form begins, about as fast as reading (both bits of a key
 //! are in one word of the filter). Otherwise a binary search over the sorted forms finds the last form that does not
 //! sort after the text. The longest match is this form or a prefix of it, and each form is linked to the longest other
-//! form that is its prefix. So a position costs at most one binary search whose comparisons read at most [`FORM_MAX`]
-//! bytes each. The search uses no hash, so a tenant cannot construct collisions that slow it down.
+//! form that is its prefix. Therefore, a position costs at most one binary search whose comparisons read at most
+//! [`FORM_MAX`] bytes each. The search uses no hash, so a tenant cannot construct collisions that slow it down.
 
 use super::pieces::{FORM_MAX, FormPiece};
 

@@ -7,8 +7,9 @@ use super::{Marker, Redactor};
 
 /// State of one output stream (standard output or standard error) that passes through a [`Redactor`].
 ///
-/// Holds bytes back only while they may be the beginning of a form, so it holds fewer bytes than the longest form has.
-/// The redactor may change between calls: bytes that are held back are then searched again with the new redactor.
+/// The stream holds bytes back only while they may be the beginning of a form, so fewer bytes are held back than the
+/// longest form has. The redactor may change between calls: bytes that are held back are then searched again with the
+/// new redactor.
 #[derive(Default)]
 pub struct Stream {
     held: Zeroizing<Vec<u8>>,

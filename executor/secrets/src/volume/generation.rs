@@ -15,9 +15,9 @@
 //! apart, and swapped back if one fails. Every file of the current generation can be opened at any moment. During those
 //! microseconds, links of added or removed files may be visible but dangling.
 //!
-//! A program that watches a visible directory by inotify does not notice the rename in `/files/0`. So once every mount
-//! point has the new generation, the link of each new file is renamed over the visible link, which has the same target
-//! (docs/adr/0045-a-rotation-renames-the-visible-links.md).
+//! A program that watches a visible directory by inotify does not notice the rename in `/files/0`. Therefore, once
+//! every mount point has the new generation, the link of each new file is renamed over the visible link, which has the
+//! same target (docs/adr/0045-a-rotation-renames-the-visible-links.md).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -230,7 +230,8 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Activates the new generation at every mount point. If a mount point fails, restores the old generation at all.
+    /// Activates the new generation at every mount point. If a swap fails, restores the old generation at every mount
+    /// point.
     ///
     /// # Errors
     /// Returns an error if a rename fails.

@@ -4,8 +4,8 @@
 //! the secret until the kernel reuses them. A process that still has a wiped file open or mapped sees zeros.
 //!
 //! A tree that a process could write to may contain anything: hard links, symbolic links to any path, pipes, deeply
-//! nested directories, files without permissions or with the immutable attribute, holes of any size. So a wipe follows
-//! no symbolic link, opens only regular files, and needs little stack and few descriptors at any depth. A wipe
+//! nested directories, files without permissions or with the immutable attribute, holes of any size. Therefore, a wipe
+//! follows no symbolic link, opens only regular files, and needs little stack and few descriptors at any depth. A wipe
 //! overwrites every file that has a name when the container exits. Pages that a process released earlier, by truncating
 //! a file or deleting its own file, already belong to the kernel, like freed memory.
 //!

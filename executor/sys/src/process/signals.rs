@@ -11,7 +11,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 pub struct SignalEvents(SignalFd);
 
 impl SignalEvents {
-    /// Blocks these signals in this process and its future children, and receives them as events.
+    /// Blocks exactly these signals in this process and its future children, and receives the signals as events.
     ///
     /// # Errors
     /// Returns an error if descriptors run out.

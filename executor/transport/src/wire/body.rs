@@ -55,7 +55,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call for a request of h2. Returns `None` if its stream is closed or exceeded the limit.
+    /// Returns the call for a request of h2. Returns `None` if the stream is closed or was opened beyond the limit on
+    /// streams.
     pub fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
         let request = calls.start(id)?;
@@ -197,7 +198,7 @@ pub struct RequestBody<C> {
 
 #[derive(Debug)]
 enum Parser {
-    /// Reading a message's prefix; holds the number of received bytes.
+    /// Reading a message's prefix; holds the received bytes and their number.
     Prefix([u8; PREFIX], usize),
     /// Reading a message; holds the received bytes after its prefix, and the number of missing bytes.
     Message(Vec<u8>, usize),
@@ -337,7 +338,7 @@ pub struct ResponseBody<O> {
     id: u32,
     /// Number of zeros that are not passed to h2 yet.
     owed: usize,
-    /// True if the trailers are ready, but h2 has not received its own trailers yet.
+    /// True if the trailers are ready, but h2 has not received its empty trailers yet.
     trailers: bool,
     conversation: Conversation,
     observer: O,

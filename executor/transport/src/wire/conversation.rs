@@ -1,8 +1,8 @@
 //! Keeps the messages of streaming calls out of tonic, the gRPC library.
 //!
 //! tonic decodes a stream's requests from one buffer and encodes its responses into another. Both buffers keep their
-//! last content as long as the stream exists: typed input, printed output. Therefore tonic gets an empty message in
-//! place of each message. The messages themselves are kept here, each in its own memory.
+//! last content as long as the stream exists, such as terminal input and output. Therefore tonic gets an empty message
+//! in place of each message. The messages themselves are kept here, each in its own memory.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -44,7 +44,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Queues a message if there is space; otherwise returns it.
+    /// Queues a message if there is space; otherwise returns the message.
     fn push(&mut self, message: Bytes) -> Result<(), Bytes> {
         if self.bytes > 0 && self.bytes + message.len() > WAITING_MAX {
             return Err(message);

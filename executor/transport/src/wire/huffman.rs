@@ -16,13 +16,14 @@ const LENGTHS: [u8; 257] = [
     20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
     30,
 ];
+/// Length of the longest code, in bits.
 const LONGEST: usize = 30;
 /// End-of-string symbol, which is never encoded.
 const END: u16 = 256;
 
 /// The code, indexed by length.
 struct Code {
-    /// Upper bound of the codes of up to this many bits, left-aligned in a 32-bit word.
+    /// For each length, the upper bound of the codes of at most this length, left-aligned in a 32-bit word.
     below: [u64; LONGEST + 1],
     /// For each length, the difference between a code of this length and the index of its symbol in `symbols`.
     offset: [i64; LONGEST + 1],
@@ -55,7 +56,7 @@ impl Code {
     }
 }
 
-/// Decodes a string. Returns `None` if it is malformed or longer than `most` bytes.
+/// Decodes a string. Returns `None` if the input is malformed or the string is longer than `most` bytes.
 pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
     // The shortest codes have 5 bits, so the buffer is never reallocated.
     let mut text = Vec::with_capacity((bytes.len() * 8 / 5).min(most));
@@ -67,7 +68,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
             window = window << 8 | u64::from(*byte);
             have += 8;
         }
-        // The next 32 bits. If fewer are left, ones are appended: they are the beginning of the end-of-string code.
+        // The next 32 bits. If fewer bits are left, ones are appended, which begin the end-of-string code.
         let word = match have {
             32.. => window >> (have - 32) & 0xffff_ffff,
             _ => ((window << (32 - have)) | ((1 << (32 - have)) - 1)) & 0xffff_ffff,
@@ -76,7 +77,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
         let place = (word >> (32 - bits)) as i64 - CODE.offset[bits];
         let symbol = *CODE.symbols.get(usize::try_from(place).ok()?)?;
         if bits > have {
-            // The rest must be padding: less than a byte, all ones.
+            // The remaining bits must be padding: less than a byte, all ones.
             let ones = (1u64 << have) - 1;
             return (have < 8 && window & ones == ones).then_some(text);
         }
