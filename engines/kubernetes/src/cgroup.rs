@@ -1,4 +1,4 @@
-//! Counters that executord does not report, read from a container's cgroup and its processes.
+//! Reads counters that executord does not report from a container's cgroup and processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub(crate) struct HugePages {
     /// Size of a page, such as `2MB`.
     pub(crate) size: String,
     pub(crate) used_bytes: u64,
-    /// Peak memory usage; unset with cgroup v2, which does not record it.
+    /// Peak usage, in bytes; unset with cgroup v2, which does not record the peak.
     pub(crate) max_bytes: Option<u64>,
 }
 

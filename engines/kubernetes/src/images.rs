@@ -31,11 +31,11 @@ impl Found {
     }
 }
 
-/// Finds an image by id, tag, digest or short name.
+/// Finds an image by id, tag, digest or short name; `None` if the image does not exist or the name is invalid.
 ///
 /// # Errors
-/// Returns INVALID_ARGUMENT if the name is empty, FAILED_PRECONDITION if the image has no reference, or an error if the
-/// call to executord fails, except for NOT_FOUND.
+/// Returns INVALID_ARGUMENT if the name is empty, FAILED_PRECONDITION if the image has no reference, or an error if
+/// the call to executord fails otherwise.
 pub(crate) async fn find(node: &Node, name: &str) -> Result<Option<Found>, Status> {
     let Some(stored) = inspect(node, name).await?.and_then(|answer| answer.image) else { return Ok(None) };
     let names = Names::new(&stored.references, &stored.digest, &stored.index_digest);

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 /// Serves the Kubernetes container runtime interface (CRI) over executord
 ///
-/// A kubelet uses it with `containerRuntimeEndpoint: unix:///run/executor-cri/cri.sock`. executord decides which requests
-/// are allowed: see docs/guides/kubernetes-node.md for the settings that a node needs.
+/// A kubelet uses executor-cri with `containerRuntimeEndpoint: unix:///run/executor-cri/cri.sock`. executord decides
+/// which requests are allowed: see docs/guides/kubernetes-node.md for the settings that a node needs.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "executor-cri", version = executor_secrets::VERSION)]
 pub(crate) struct Options {
@@ -27,8 +27,8 @@ pub(crate) struct Options {
     pub(crate) pinned_images: Vec<String>,
     /// Minimum `oom_score_adj` of containers, for a launcher without CAP_SYS_RESOURCE
     ///
-    /// Lower scores are raised to the minimum. Without it, such a launcher refuses containers of the QoS class
-    /// Guaranteed and of critical pods.
+    /// Lower scores are raised to the minimum. Without this option, such a launcher refuses containers of the QoS
+    /// class Guaranteed and of critical pods.
     #[arg(
         long,
         env = "EXECUTOR_CRI_OOM_SCORE_ADJ_MIN",

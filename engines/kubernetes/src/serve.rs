@@ -1,4 +1,4 @@
-//! Server on a unix socket that only root can connect to.
+//! Serves calls on a unix socket that only root can connect to.
 //!
 //! Requests hold environments and passwords, so their content stays out of h2 ([`executor_transport::wire`]).
 
@@ -38,7 +38,7 @@ const SEND_BUFFER: usize = 32 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// Time limit for the response to a PING.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause after a failed accept (out of descriptors).
+/// Pause after a failed accept, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of a call without a limit from the caller: the kubelet's limit for RunPodSandbox.
 const CALL_TIMEOUT: Duration = Duration::from_secs(240);

@@ -118,11 +118,11 @@ impl Volumes {
         let target = record.target.clone();
         let failed =
             |error: io::Error| Status::internal(format!("cannot mount the volume at {}: {error}", target.display()));
-        // An earlier call was killed before it wrote the record.
+        // Unmount file systems that are already mounted at the path, for example if their record was lost.
         file_system::unmount(&record.target).map_err(failed)?;
         let volume = file_system::create(record.secrets.all_paths(), record.secrets.paths()).map_err(failed)?;
         record.device = file_system::device(&volume).map_err(failed)?;
-        // The record is written first, so that no volume without a record is in use after a kill.
+        // Write the record first, so that no volume without a record is in use after a kill.
         let json = serde_json::to_vec(&record).map_err(|error| Status::internal(error.to_string()))?;
         store::replace(&self.path(&record.id), &json)
             .map_err(|error| Status::resource_exhausted(format!("cannot write the record of the volume: {error}")))?;

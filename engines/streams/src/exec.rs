@@ -19,6 +19,7 @@ use crate::{Handler, Limits, Process, Wanted};
 /// Maximum wait for the client to close its connection after the status.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Interval of the pings that detect exited clients.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Protocols over SPDY, newest first.

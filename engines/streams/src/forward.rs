@@ -68,7 +68,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     async fn run(mut self, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
-        // Aborts the connections when it is dropped.
+        // The set aborts the connections when it is dropped.
         let mut pairs = JoinSet::new();
         let mut expiry = interval(self.limits.streams.max(Duration::from_millis(10)) / 10);
         loop {

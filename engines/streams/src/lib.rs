@@ -2,8 +2,8 @@
 //!
 //! The caller registers a request and gets a URL with a token ([`Streams::exec`], [`Streams::attach`],
 //! [`Streams::port_forward`]). A client that opens the URL within a minute upgrades the connection, and its streams are
-//! passed to the caller's [`Handler`] or [`Connect`]. A token can be used once, unless it is revoked
-//! ([`Streams::revoke`]). The crate is independent of containers and executord.
+//! passed to the caller's [`Handler`] or [`Connect`]. A token can be used once, unless the request is
+//! revoked first ([`Streams::revoke`]). The crate is independent of containers and executord.
 //!
 //! | upgrade | protocols |
 //! |---|---|
@@ -63,6 +63,7 @@ pub struct Limits {
     pub connections: usize,
     /// Maximum number of registered requests whose client has not connected.
     pub waiting: usize,
+    /// Time after which an unused token expires.
     pub token: Duration,
     /// Time limit for the client to open the streams of a request, and the second stream of a port-forward pair.
     pub streams: Duration,

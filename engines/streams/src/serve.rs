@@ -264,7 +264,7 @@ fn spdy_response(headers: &HeaderMap, kind: Kind) -> Result<(http::response::Bui
     let accepted: &[&str] = if kind == Kind::PortForward { &[forward::PROTOCOL] } else { &exec::PROTOCOLS };
     let response = Response::builder().header(UPGRADE, "SPDY/3.1");
     if !headers.contains_key(STREAM_PROTOCOL) {
-        // Like the kubelet: a client that names no protocol gets the oldest protocol.
+        // As in the kubelet, a client that names no protocol gets the oldest protocol.
         return Ok((response, accepted[accepted.len() - 1]));
     }
     let protocol = select(headers, &STREAM_PROTOCOL, accepted).ok_or(Refusal {

@@ -90,7 +90,7 @@ pub(crate) async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
     }
     let weak = queue.downgrade();
     let session = async move {
-        // Like the kubelet: an empty message shows that the connection is established.
+        // As in the kubelet, an empty message shows that the connection is established.
         let lowest = if wanted.stdout {
             STDOUT
         } else if wanted.stderr {

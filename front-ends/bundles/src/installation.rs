@@ -120,17 +120,17 @@ pub enum State {
     Current,
     /// Another revision replaced this revision.
     Superseded,
-    /// The revision's pods did not become ready.
+    /// The installation of the revision failed or was interrupted.
     Failed,
 }
 
-/// A property of an installation with its status: true, false or unknown.
+/// A property of an installation that is true or false.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
     #[serde(rename = "type")]
     pub kind: ConditionKind,
-    /// Status: `True`, `False` or `Unknown`.
+    /// Status: `True` or `False`.
     pub status: String,
     /// Reason in one word, for programs.
     pub reason: String,
@@ -242,7 +242,7 @@ impl Installation {
         }
     }
 
-    /// Sets a condition. The condition's time changes only if its status changes.
+    /// Sets a condition. The condition's time changes only if the status changes.
     pub fn condition(&mut self, kind: ConditionKind, status: bool, reason: &str, message: &str, revision: u32) {
         let status = if status { "True" } else { "False" };
         let before = self.conditions.iter().find(|it| it.kind == kind && it.status == status);

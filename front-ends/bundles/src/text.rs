@@ -51,7 +51,7 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-/// Keys of an object. Keys that differ only in case are an error.
+/// Keys of an object. If they are checked, keys that differ only in case are an error.
 pub(crate) struct Keys(Option<Vec<(String, String)>>);
 
 impl Keys {
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// A string that is checked and not stored. Other values are an error.
+/// A string or `null`, which is checked and not stored. Other values are an error.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnyText;
 

@@ -32,7 +32,7 @@ pub struct Requirement {
 /// Accepted versions. If `ranges` is empty, all releases are accepted; prereleases only if `prereleases` is true.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Criteria {
-    /// Ranges such as `1.2.3`, `1.2.x`, `1.x` or `1.5.x - 3`. A version must match one of them.
+    /// Ranges such as `1.2.3`, `1.2.x`, `1.x` or `1.5.x - 3`. A version must match at least one range.
     #[serde(default)]
     pub ranges: Vec<String>,
     /// True if prereleases are also accepted.

@@ -9,6 +9,7 @@ use crate::docker;
 use crate::parameter_sources;
 use crate::violation::Violations;
 
+/// Names of the supported extensions.
 pub const SUPPORTED: [&str; 3] = [dependencies::EXTENSION, docker::EXTENSION, parameter_sources::EXTENSION];
 
 /// Permissions of a bundle beyond its own container.
@@ -19,7 +20,7 @@ pub struct Allowed {
 }
 
 /// Checks that every extension that the bundle requires is supported (rule 36). Extensions that are not required may be
-/// unknown. Called before any action.
+/// unknown. The caller runs this check before any action.
 ///
 /// # Errors
 /// Returns a violation for each unsupported extension.

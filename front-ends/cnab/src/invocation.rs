@@ -73,7 +73,7 @@ pub struct Lowering<'a> {
     pub credentials: &'a BTreeMap<String, Secret>,
     /// Relocation map, if the bundle's images were copied to another registry.
     pub relocation: Option<&'a Relocation>,
-    /// True if no file is created for a parameter without a value, instead of an empty file.
+    /// True if no file is created for a parameter without a value. If false, an empty file is created.
     pub omit_unset_files: bool,
     /// Platform to run on.
     pub platform: Platform,

@@ -77,7 +77,7 @@ fn remove(template: &mut Value) {
     }
 }
 
-/// Returns a copy of a template for comparison, without the annotation and without maps that become empty.
+/// Returns a copy of a template without the annotation, for comparison.
 pub(crate) fn without(template: &Value) -> Value {
     let mut template = template.clone();
     remove(&mut template);

@@ -2,7 +2,8 @@
 //! Conventions).
 //!
 //! The input is a pod template, the registrations in a configuration file, and image metadata. The output is the
-//! decorated template with the changes of each convention, or all violations. The daemon does not support conventions.
+//! decorated template with the changes of each convention, or all violations. executord does not support
+//! conventions: front ends call them.
 //!
 //! ```text
 //! config -> registration (selector, endpoint, grant)

@@ -31,7 +31,7 @@ struct Privilege {
 #[derive(Clone, Debug)]
 struct Origin {
     field: String,
-    /// True if the container has the privilege because the field is absent.
+    /// True if the container has the privilege because no field removes it.
     default: bool,
 }
 

@@ -30,12 +30,12 @@ const TIMEOUT: (u64, u64) = (10, 30);
 /// Priority of a convention in the order of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Priority {
-    /// The convention is called before all other conventions.
+    /// The convention is called before the conventions with other priorities.
     Early,
     /// The convention is called after `Early` and before `Late`.
     #[default]
     Normal,
-    /// The convention is called after all other conventions.
+    /// The convention is called after the conventions with other priorities.
     Late,
 }
 

@@ -1,6 +1,6 @@
 //! Collects violations, to report them together. Each violation has a convention, a field and a rule.
 //!
-//! Messages never contain values of a template or of a response, because they may be secret.
+//! Messages never contain values of a template or of a response, because these values may be secret.
 
 use executor_core::text::printable;
 use std::fmt;

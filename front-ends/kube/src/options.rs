@@ -40,8 +40,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// CPU capacity of the node, in thousandths of a CPU.
     pub cpu_millis: u64,
-    /// Host directories that the operator offers as volumes (rule P57). If `None`, they are unknown and every path is
-    /// accepted, for a plan that is only displayed.
+    /// Host directories that the operator offers as volumes (rule P57). If `None`, the directories are unknown and
+    /// every path is accepted: systemd units are generated without a connection to executord.
     pub host_volumes: Option<Vec<HostVolume>>,
     /// Host directories below which every path may be mounted.
     pub host_paths: Vec<String>,

@@ -36,13 +36,13 @@ impl Runtime {
 /// Response stream of methods that are not implemented.
 type EmptyStream<T> = Empty<Result<T, Status>>;
 
-/// Returns the status of a method that is not implemented. The message is the same as from gRPC's Go server, because
-/// clients compare it.
+/// Returns the status of a method that is not implemented. The message begins with the message of gRPC's Go server,
+/// because clients compare it.
 fn unimplemented<T>(method: &str, remedy: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(format!("method {method} not implemented{remedy}")))
 }
 
-/// Returns the information for `verbose` (rule C15): JSON with one key.
+/// Returns the information for `verbose` (rule C15): a map with one key, whose value is JSON.
 fn info(name: &str, value: &impl serde::Serialize) -> BTreeMap<String, String> {
     serde_json::to_string(value).map(|json| BTreeMap::from([(name.to_owned(), json)])).unwrap_or_default()
 }

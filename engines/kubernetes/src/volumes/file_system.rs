@@ -1,4 +1,4 @@
-//! The tmpfs of a volume: one empty file for each secret.
+//! Creates and finds the tmpfs of a volume, which has one empty file for each secret.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -15,7 +15,7 @@ use super::object::{Object, at, list, map, no_texts, text};
 use crate::fault::{Fault, Faults};
 use crate::range;
 
-/// Annotations whose names are case-sensitive.
+/// Annotations whose names are checked for upper and lower case.
 const CASED: [&str; 5] =
     ["olm.operatorGroup", "olm.operatorNamespace", "olm.targetNamespaces", "olm.providedAPIs", "olm.skipRange"];
 
@@ -42,7 +42,7 @@ pub struct Deployment {
 pub struct NotProvided {
     /// Name of the part, for error messages.
     pub what: String,
-    /// Feature that the part needs and that is missing here.
+    /// Reason why the part is not provided: the missing feature.
     pub why: &'static str,
 }
 

@@ -4,7 +4,7 @@ use executor_yaml::{Limits, Node, Value, parse, parts};
 
 use crate::fault::Faults;
 
-/// Maximum number of objects of a bundle.
+/// Maximum number of objects of a file.
 const OBJECTS_MAX: usize = 10_000;
 /// Limits of a document. CustomResourceDefinitions are the largest documents.
 const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 100, nodes: 1_000_000, copied_bytes: 4 << 20 };
@@ -84,8 +84,8 @@ pub(super) fn spellings<'a>(node: &'a Node, name: &str) -> Vec<(&'a str, &'a Nod
     found
 }
 
-/// Reads the objects of a file, or only the first object, as operator-registry does. Errors are added to `faults` as
-/// violations of `rule`.
+/// Reads the objects of a file. If `first` is true, reads only the first object, as operator-registry does. Adds errors
+/// to `faults` as violations of `rule`.
 pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, faults: &mut Faults) -> Vec<Object> {
     let Ok(text) = std::str::from_utf8(content) else {
         faults.add(file, rule, "is not UTF-8");

@@ -155,7 +155,7 @@ pub struct BundleBlob {
     /// Release, which orders bundles of equal version; may be empty.
     pub release: String,
     pub requires: Vec<Requirement>,
-    /// Rules that the bundle itself breaks, each with a message that begins with the field.
+    /// Rules that the bundle itself breaks, each with a message.
     pub faults: Vec<(&'static str, String)>,
 }
 
@@ -210,7 +210,7 @@ fn guess(form: Form, text: &str) -> &'static str {
         Form::Yaml => memmem::find(text.as_bytes(), b"\nschema:").map(|at| at + 7),
     };
     let rest = found.map_or("", |at| &text[at..]).trim_start_matches([':', ' ', '"', '\'']);
-    // All four schemas begin with `olm.`, and none is a prefix of another.
+    // None of the four schemas is a prefix of another, so their order does not matter.
     [DEPRECATIONS, PACKAGE, CHANNEL, BUNDLE].into_iter().find(|schema| rest.starts_with(schema)).unwrap_or_default()
 }
 

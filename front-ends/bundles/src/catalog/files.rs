@@ -45,7 +45,8 @@ pub struct Listing {
 /// Lists the files of a catalog.
 ///
 /// # Errors
-/// Returns an error if an entry cannot be read or is not a file or directory, or if there are too many files.
+/// Returns an error if an entry cannot be read, is neither a file nor a directory, or is a symbolic link that escapes
+/// the catalog, if an `.indexignore` file is invalid, or if there are too many files.
 pub fn list(root: &Path) -> Result<Listing, FilesError> {
     let read = |error| FilesError::Read(root.to_owned(), error);
     let root = &fs::canonicalize(root).map_err(read)?;

@@ -22,8 +22,8 @@ impl Form {
         if text.trim_start().starts_with('{') { Self::Json } else { Self::Yaml }
     }
 
-    /// Reads one object. Anchors are limited. If a key occurs twice, its last value is used. Error messages have one
-    /// line.
+    /// Reads one object. The number of anchors is limited. If a key occurs twice, its last value is used. Error
+    /// messages have one line.
     pub fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_str(text).map_err(|error| error.to_string()),

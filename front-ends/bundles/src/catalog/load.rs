@@ -20,7 +20,7 @@ use super::form::Form;
 use super::split::{Document, Documents};
 use crate::fault::Faults;
 
-/// Size of a batch of documents, in bytes.
+/// Size at which a batch of documents is sent to the workers, in bytes.
 const BATCH: usize = 512 << 10;
 /// Maximum number of batches in the queue of the workers.
 const WAITING: usize = 8;

@@ -29,7 +29,7 @@ pub fn draw(catalog: &Catalog, package: Option<&str>) -> String {
 
 fn draw_channel(text: &mut String, package: &Package, channel: &Channel) {
     let node = |name: &str| format!("{}[{}]", id(&[&package.name, &channel.name, name]), quoted(name));
-    // Highest version first, then by name.
+    // Sort by version, highest first, and then by name.
     let mut entries: Vec<_> = channel.entries.values().collect();
     entries.sort_by_key(|entry| std::cmp::Reverse(package.bundles.get(&entry.name).map(|bundle| &bundle.version)));
     for entry in &entries {

@@ -142,7 +142,7 @@ impl Catalog {
 struct Building {
     catalog: Catalog,
     faults: Faults,
-    /// Bundles that exist, including invalid bundles.
+    /// Package and name of each bundle object, including invalid bundles.
     named: BTreeSet<(String, String)>,
     deprecated: BTreeSet<String>,
 }

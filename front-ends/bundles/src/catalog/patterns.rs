@@ -96,10 +96,10 @@ fn without_spaces(line: &[u8]) -> &[u8] {
     &line[..end]
 }
 
-/// Returns the tokens of a pattern; `None` if it matches nothing.
+/// Returns the tokens of a pattern; `None` if the pattern matches nothing.
 fn tokens(pattern: &[u8]) -> Option<Vec<Token>> {
-    // git compares the text before the first wildcard separately, so a `**` that is the first wildcard is treated as if
-    // it began the pattern.
+    // git compares the text before the first wildcard separately, so git treats a `**` that is the first wildcard as if
+    // the pattern began with the `**`.
     let first_wildcard = pattern.iter().position(|byte| b"*?[\\".contains(byte));
     let mut tokens = Vec::new();
     let mut rest = pattern;

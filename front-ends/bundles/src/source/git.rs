@@ -53,7 +53,7 @@ fn is_commit(commit: &str) -> bool {
 struct Repository {
     /// Temporary repository with its own configuration.
     own: tempfile::TempDir,
-    /// Objects of a local repository; `None` if they were fetched.
+    /// Object directory of a local repository; `None` if the objects were fetched.
     objects: Option<PathBuf>,
 }
 
@@ -93,8 +93,8 @@ fn fetch(url: &str, commit: &str, limits: &Limits) -> Result<Repository, SourceE
     Ok(Repository { own, objects: None })
 }
 
-/// Finds the objects of a local repository, worktree or submodule. Only the location of the objects is taken from its
-/// configuration.
+/// Finds the objects of a local repository, worktree or submodule. Uses only the location of the objects: the objects
+/// are read with the configuration of a temporary repository.
 fn local(path: &Path, commit: &str) -> Result<Repository, SourceError> {
     let nested = path.join(".git");
     let git_dir = if nested.exists() { &nested } else { path };

@@ -12,7 +12,8 @@
 //! - EXECUTOR_CNAB_USER is the user to run as.
 //! - EXECUTOR_CNAB_IGNORE_DIGEST=1 permits images whose digest cannot be verified.
 //!
-//! For the variables with value 1, `true`, `yes` and `on` mean 1; `0`, `false`, `no` and `off` mean unset.
+//! The variables with value 1 are boolean: `1`, `true`, `yes` and `on` enable them; `0`, `false`, `no` and `off`
+//! disable them.
 
 use std::process::ExitCode;
 use std::str::FromStr as _;

@@ -17,7 +17,7 @@ use crate::error::ConventionError;
 const FILE_MAX: u64 = 16 << 20;
 /// Maximum number of documents in all files.
 const DOCUMENTS_MAX: usize = 2000;
-/// Maximum nesting of lists.
+/// Maximum nesting depth of lists.
 const LISTS_MAX: usize = 4;
 
 pub(crate) struct Document {

@@ -12,7 +12,7 @@ use executor_cli_kit::units;
 /// The commands, in the order of the help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeCommand {
-    /// Run the Kubernetes objects of files: create new objects, update changed objects, and keep the rest
+    /// Run the Kubernetes objects of files: create new objects, update changed objects, and keep unchanged objects
     ///
     /// If a mounted Secret or ConfigMap changes, its files are replaced in place and atomically, without a restart; if
     /// a variable or an argument uses its value, the pods are replaced. Objects that are no longer in the files are

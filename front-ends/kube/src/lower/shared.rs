@@ -31,7 +31,9 @@ const SAFE_SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_wmem",
 ];
+/// Maximum number of search domains.
 const SEARCHES_MAX: usize = 32;
+/// Maximum total length of the search domains, in bytes.
 const SEARCH_BYTES_MAX: usize = 2048;
 
 impl Lowering<'_> {

@@ -175,7 +175,7 @@ impl Objects {
         }
     }
 
-    /// Reads the content of an object with `read`, and checks that its hash equals its name.
+    /// Reads the content of an object with `read`, and checks that the hash of the object equals its name.
     fn content<T>(
         &mut self,
         object: &str,
