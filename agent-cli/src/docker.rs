@@ -1,4 +1,5 @@
-//! Docker commands and flags that agent-cli does not have. For each, usage errors contain the equivalent or the reason.
+//! Docker commands and flags that agent-cli does not have. A usage error names the equivalent in agent-cli, or the
+//! reason why there is none.
 
 /// Docker's commands and flags, in docker's spelling, each with advice. A command of a group has two words.
 const TABLE: [(&str, &str); 95] = [

@@ -1,4 +1,4 @@
-//! Selects the executord to connect to: flags, environment, and the contexts file.
+//! Selects the executord to connect to, from flags, environment variables and the contexts file.
 //!
 //! In order of precedence: `--socket`, `--address` or `--context`; EXECUTOR_SOCKET or EXECUTOR_ADDRESS;
 //! EXECUTOR_CONTEXT; the file's current context; the command's default socket. The file holds addresses and paths, but
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 pub const SOCKET: &str = "EXECUTOR_SOCKET";
 /// Environment variable with the address of an executord on another machine.
 pub const ADDRESS: &str = "EXECUTOR_ADDRESS";
-/// Environment variables with the TLS files, and with the server name in executord's certificate.
+/// Environment variables with the paths of the TLS files, and with the server name in executord's certificate.
 pub const TLS_CERT: &str = "EXECUTOR_TLS_CERT";
 pub const TLS_KEY: &str = "EXECUTOR_TLS_KEY";
 pub const TLS_CA: &str = "EXECUTOR_TLS_CA";

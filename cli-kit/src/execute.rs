@@ -92,7 +92,7 @@ pub async fn with_private_daemon(
         stopped = daemon.stop() => if let Err(complaint) = stopped {
             output.note(complaint);
         },
-        // executord got SIGTERM, and notices when this program exits.
+        // executord has received SIGTERM, and detects the exit of this program.
         _ = interrupts.next() => output.note(format!("this command exited immediately; {home} may still exist")),
     }
     settle(output, result, interrupts).await
@@ -113,7 +113,7 @@ async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut 
     }
 }
 
-/// Waits until the output is written or the user interrupts.
+/// Waits until the output is written or a signal arrives. Does not wait if the result requests an immediate exit.
 async fn settle(output: &Output, result: Result<u8, Failure>, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if result.as_ref().is_err_and(Failure::is_hasty) {
         return result;

@@ -37,7 +37,7 @@ impl Outcome {
             (Some(exit_status::Status::Code(code)), _) => Self::Exited(code),
             (Some(exit_status::Status::Signal(signal)), _) => Self::Signaled(signal),
             (None, Some(failure)) if failure.kind() == failure::Kind::Exec => Self::NotExecuted(failure.errno),
-            // The failure is the first failure in a tree of actions.
+            // The first failure in a tree of actions was a program that could not be executed.
             (None, Some(failure)) if failure.kind() == failure::Kind::Action && failure.errno != 0 => {
                 Self::NotExecuted(failure.errno)
             }

@@ -158,7 +158,7 @@ impl Global {
     }
 }
 
-/// Returns a variable that is set and not empty.
+/// Returns the value of an environment variable; `None` if the variable is unset or empty.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

@@ -3,8 +3,8 @@
 //! The private executord runs in a fresh temporary directory and is ready when its health service reports so. After the
 //! command, this program sends SIGTERM to executord, waits for its exit, and waits until its directories are removed.
 //! If this program exits first, executord detects the exit (`--ephemeral`). executord inherits only a few environment
-//! variables, because others may hold `@env:` secrets. executord runs in its own process group: Ctrl-C at the terminal
-//! reaches only this program, which decides how to react.
+//! variables, because other variables may hold secrets for `@env:` sources. executord runs in its own process group:
+//! Ctrl-C at the terminal reaches only this program, which decides how to react.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -43,8 +43,8 @@ const LAST_LINES: usize = 12;
 /// Maximum length of the directory's path, in bytes. With a longer path, the sockets of containers
 /// (`run/containers/UUID/shim.sock`) would exceed the maximum length of a unix socket's path, 107 bytes.
 const HOME_MAX: usize = 45;
-/// Free bytes and inodes that executord, its launcher and a container need. executord refuses to run below 4 MiB and 8
-/// inodes.
+/// Free bytes and inodes that executord, its launcher and a container need. executord refuses new containers below 4
+/// MiB or 8 inodes.
 const ROOM: (u64, u64) = (64 << 20, 1000);
 /// Environment variables that the daemon inherits.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];

@@ -1,9 +1,9 @@
 //! Standard output and standard error, written by a separate thread.
 //!
 //! A write can block on a slow reader (`| less`), and must not block the handling of signals and of the daemon's
-//! responses. So async code sends bytes to a queue and waits only while too many pieces are queued. Bytes are written
-//! unchanged, unbuffered and in order. Notes of the program itself are queued without waiting. After the first failed
-//! write the rest is discarded, and [`Output::failed`] returns.
+//! responses. Therefore async code sends bytes to a queue and waits only while too many pieces are queued. Bytes are
+//! written unchanged, unbuffered and in order. Notes of the program itself are queued without waiting. After the first
+//! failed write, further output of the process is discarded, and [`Output::failed`] returns.
 
 use std::fs::File;
 use std::io::{self, Write};

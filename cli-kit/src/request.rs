@@ -2,7 +2,7 @@
 //!
 //! The request holds secrets (file contents, environment values, arguments). The client library wipes its copies as
 //! soon as executord has responded. Copies made by the gRPC library stay in memory until this process exits, so the
-//! process disables core files and debuggers of other users.
+//! process disables core files and unprivileged debuggers ([`forbid_dumps`]).
 
 use executor_client::Run;
 use executor_client::v1::volume_mount::Source;
@@ -39,8 +39,9 @@ impl Request {
         &self.message().id
     }
 
-    /// Returns the image to pull before the container is created, so that the user sees the progress, and true if an
-    /// image that is present is pulled again. `None` if the image is not in a registry or is never pulled.
+    /// Returns the pull request for the image, and true if an image that is present is pulled again. The image is
+    /// pulled before the container is created, so that the user sees the progress. `None` if the image is not in a
+    /// registry or is never pulled.
     pub fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
         let policy = self.message().pull_policy();
         let wanted = self.message().rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
@@ -125,7 +126,7 @@ impl Request {
     }
 }
 
-/// Disables core files and other users' debuggers, which would expose [`Request`].
+/// Disables core files, and debuggers without CAP_SYS_PTRACE, because both would expose [`Request`].
 pub fn forbid_dumps() {
     // A process needs no privilege for this. Best effort: ignore errors.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);

@@ -2,7 +2,7 @@
 //! source. Inputs of containers can also be references, which executord resolves: `PATH=PROVIDER:PATH#KEY@VERSION`.
 //!
 //! Secret values are not accepted on the command line: `ps` shows command lines to every user of the machine, and
-//! shells store them in their history. So error messages do not repeat the text after `=` if it is not a source.
+//! shells store them in their history. Therefore error messages do not repeat the text after `=` if it is not a source.
 //! Content is read into buffers that are wiped on drop, including outgrown buffers. The size of the content is limited
 //! here, because the daemon's own limit is not known yet.
 
@@ -86,7 +86,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Splits `,mode=0640` and `,group=app` off the end of a source. Returns the permissions and the rest.
+    /// Splits `,mode=0640` and `,group=app` off the end of a source. Returns the permissions and the remaining source.
     fn split<'a>(flag: Flag, key: &str, mut source: &'a str) -> Result<(Self, &'a str), SourceError> {
         let mut access = Self::default();
         while let Some((rest, option)) = source.rsplit_once(',') {

@@ -101,8 +101,8 @@ impl Attach {
     /// Returns the next event, or `None` after the end of the process's output. This method is cancel safe.
     ///
     /// # Errors
-    /// Returns an error if the process exited before executord received the RPC, another client sends input, or
-    /// executord is unavailable for too long.
+    /// Returns an error if another client sends input, or executord is unavailable for too long. Returns an error if
+    /// the process exited before the first connection and the `from` of [`AttachOptions`] is `None`.
     pub async fn next(&mut self) -> Result<Option<Attached>, Error> {
         while !self.over {
             let begun = Instant::now();
@@ -153,7 +153,8 @@ impl Attach {
                 let start = AttachStart {
                     id: self.id.clone(),
                     input,
-                    // The displaced connection is the broken connection of this client, so displacing it is safe.
+                    // After a failure, executord may still count this client's broken connection, which the new
+                    // connection must replace.
                     take_over: take_over || self.again,
                     no_output,
                     lossless,

@@ -295,7 +295,7 @@ impl Client {
     /// most 50 entries.
     ///
     /// # Errors
-    /// Returns [`Code::NotFound`] if no network has one of the names.
+    /// Returns [`Code::NotFound`] if one of the networks does not exist.
     pub async fn networks(&self, names: &[String]) -> Result<ListNetworksResponse, Error> {
         self.retry(is_lost, |mut rpc| {
             let request = ListNetworksRequest { names: names.to_vec() };
@@ -320,8 +320,8 @@ impl Client {
     /// Gets the secret inputs of the container that this process runs in, using the container's runtime token.
     ///
     /// # Errors
-    /// Returns [`Error::Argument`] if the token cannot be sent in an HTTP header, and [`Code::PermissionDenied`] if it
-    /// is not the runtime token of a running container.
+    /// Returns [`Error::Argument`] if the token cannot be sent in an HTTP header, and [`Code::PermissionDenied`] if the
+    /// token is not the runtime token of a running container.
     pub async fn secrets(&self, token: &Secret) -> Result<Wiped<GetSecretsResponse>, Error> {
         let not_a_token =
             || Error::Argument("the runtime token contains characters that an HTTP header cannot carry".into());

@@ -36,8 +36,7 @@ impl Client {
 }
 
 impl Events {
-    /// Returns the next event. If `gap` is set, executord no longer stores some earlier events. This method is cancel
-    /// safe.
+    /// Returns the next event. If `gap` is true, earlier events are missing. This method is cancel safe.
     ///
     /// # Errors
     /// Returns an error if executord rejects the cursor or is unavailable for too long.

@@ -33,7 +33,7 @@ impl Input {
         self.0.send(Item::Bytes(bytes)).await.is_ok()
     }
 
-    /// Closes the process's standard input. Returns false if the input is closed.
+    /// Closes the process's standard input. Returns false if this [`Input`] is closed.
     pub async fn end(&self) -> bool {
         self.0.send(Item::End).await.is_ok()
     }
@@ -61,8 +61,8 @@ struct Shared {
     waker: Option<Waker>,
 }
 
-/// Ends the request stream of the current connection. The gRPC library cancels an RPC only when neither its requests
-/// nor its responses are in use.
+/// Ends the request stream of the current connection. The gRPC library cancels an RPC only after both its request
+/// stream and its response stream are dropped or have ended.
 impl Drop for Queue {
     fn drop(&mut self) {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-/// First pause between two attempts; later pauses grow.
+/// Duration of the first pause between two attempts. Each further pause is twice as long.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 /// Maximum pause between two attempts.
 const DELAY_MAX: Duration = Duration::from_secs(1);
@@ -49,7 +49,8 @@ impl Patience {
         *self = Self::new(self.longest);
     }
 
-    /// Resets the clock if the failed attempt began long ago, because the attempt had a connection until it failed.
+    /// Resets the clock if the failed attempt began more than [`DELAY_MAX`] ago, because such an attempt had a
+    /// connection.
     pub(crate) fn since(&mut self, begun: Instant) {
         if begun.elapsed() > DELAY_MAX {
             self.reset();

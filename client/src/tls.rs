@@ -1,7 +1,7 @@
 //! Connections over TCP with mutual TLS.
 //!
 //! In TLS 1.3, the client's handshake is complete before the server has checked the client's certificate, and a
-//! rejection arrives later. So a connection counts as established only when the first bytes from executord have
+//! rejection arrives later. Therefore a connection counts as established only when the first bytes from executord have
 //! arrived. A rejection is then reported as a connection error with its reason, and not as an error of the first call.
 
 use std::future::Future;

@@ -3,7 +3,7 @@
 //!
 //! `tests/stability.txt` has a line for each field, enum value and method of the last release. The test fails if one of
 //! them is removed, renamed or renumbered, or changes its type; see docs/api-stability.md. `UPDATE=1 cargo test -p
-//! executor-proto --test stability` adds new lines, for a release. It never removes a line.
+//! executor-proto --test stability` adds new lines, for a release. The command never removes a line.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 

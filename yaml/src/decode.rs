@@ -210,7 +210,7 @@ macro_rules! integers {
             if self.is_hole() {
                 return visitor.$visit(0);
             }
-            // Go's decoder does not accept 1e3 and 888.0 as integers; go-yaml reads 0888 as 888, which is accepted.
+            // go-yaml reads 0888 as the float 888, so integral floats are accepted. This includes 1e3 and 888.0.
             let number = match &self.node.value {
                 Value::Int(number) => <$type>::try_from(*number).ok(),
                 Value::UInt(number) => <$type>::try_from(*number).ok(),

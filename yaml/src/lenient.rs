@@ -29,8 +29,8 @@ pub fn lenient<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) 
 /// Indents continuation lines more than their key or element, and replaces tabs within braces and brackets with spaces.
 /// The number of lines stays the same.
 fn mended(text: &str) -> Zeroizing<String> {
-    // The result has at most twice the length of the text. It is reserved in one allocation, so that no copy of a
-    // Secret stays in freed memory.
+    // The result has at most twice the length of the text. Its memory is reserved in one allocation, so that no copy of
+    // a Secret stays in freed memory.
     let mut room = text.len();
     let mut all = Zeroizing::new(String::with_capacity(text.len() + room));
     let mut open = Open::default();
@@ -118,7 +118,8 @@ impl Open {
         self.quote.is_some() || self.depth > 0
     }
 
-    /// Reads the rest of a line, up to the end of the value or of the line, and appends it to `all`.
+    /// Reads a part of a line up to the end of the value, and appends the whole part to `all`. Replaces tabs within
+    /// braces and brackets.
     fn read(&mut self, line: &str, all: &mut String) {
         let mut rest = line;
         let mut is_after_space = true;

@@ -1,8 +1,8 @@
 //! Parses JSON without changing its text: numbers keep their digits, and objects keep the order of their keys.
 //!
 //! `serde_json::Value` would convert a large integer to a float and sort keys. The features that avoid this
-//! (`arbitrary_precision`, `preserve_order`) would also change every other crate of the workspace. So a document is
-//! parsed one level at a time, and each value is kept as text.
+//! (`arbitrary_precision`, `preserve_order`) would also change every other crate of the workspace. Therefore a document
+//! is parsed one level at a time, and each value is kept as text.
 //!
 //! A duplicate key has its last value, at the position of its first occurrence. Ruby's Hash, which Cloud Controller
 //! uses to read and write JSON, does the same, and so do all readers of VCAP_SERVICES.

@@ -26,10 +26,11 @@ pub(crate) struct BindingArgs {
     /// repeated
     ///
     /// Entries are copied unchanged. Names that begin with a dot (except `.metadata`) and directories in a binding are
-    /// skipped; links are followed. These entries are not masked: `type`, `provider` and `.metadata`; the entries that
-    /// `.metadata` lists as metadata only; without such a list, and if there is an entry `label`: label, plan, tags,
-    /// name, binding_name, instance_name, binding_guid and instance_guid, also with `-` for `_`. If there is a `..data`
-    /// link, as Kubernetes writes it, everything is read through that link.
+    /// skipped; links are followed. The entries `type`, `provider` and `.metadata` are not masked, and neither are the
+    /// entries that `.metadata` lists only as metadata. If `.metadata` lists no entry, but there is an entry `label`,
+    /// the entries label, plan, tags, name, binding_name, instance_name, binding_guid and instance_guid (also with `-`
+    /// for `_`) are not masked. If there is a `..data` link, as Kubernetes writes it, everything is read through that
+    /// link.
     #[arg(long, value_name = "DIR", group = "bindings")]
     pub(crate) bind: Vec<PathBuf>,
 }

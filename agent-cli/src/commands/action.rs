@@ -22,7 +22,7 @@ pub(crate) enum ActionCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ActionFile {
     /// YAML or JSON: an action (`run`, `serial`, `parallel`, `codependent`, `try`, `timeout`, `emit_progress`), or a
-    /// document with `action` and any of `setup`, `sidecars`, `environment`, `log_source`
+    /// document with `action` and any of `setup`, `sidecars`, `monitor`, `restart_policy`, `environment`, `log_source`
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 }

@@ -30,7 +30,7 @@ pub(crate) enum BindingsCommand {
     Check(CheckArgs),
     /// Write bindings into a directory: files 0600, all or none
     ///
-    /// DIR is replaced atomically. It may be missing, empty, or written by this command; anything else is left
+    /// DIR is replaced atomically. DIR may be missing, empty, or written by this command; any other directory is left
     /// unchanged. Programs outside of containers can read the files there, and `--bind` accepts the directory.
     Write(WriteArgs),
 }

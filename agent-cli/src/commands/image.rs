@@ -49,8 +49,8 @@ pub(crate) enum Direct {
     Inspect(ImageNameArg),
     /// Remove images, or some of their names
     ///
-    /// Removes only the given name if the image has several. For the last name or a digest, removes the image, and its
-    /// layers unless another image uses them.
+    /// If an image has several names, removes only the given name. If the last name or a digest is given, removes the
+    /// image with the layers that no other image uses.
     Rm(ImageRmArgs),
     /// Remove images that no container uses
     ///
@@ -126,7 +126,7 @@ pub(crate) struct PruneArgs {
     /// Remove images that were not used for at least this duration: 12h, 30days
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(crate) unused_for: Option<Duration>,
-    /// Remove least recently used images until the rest fits into this size: 10GiB
+    /// Remove least recently used images until the remaining images fit into this size: 10GiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) budget: Option<u64>,
     /// Only show the images that would be removed

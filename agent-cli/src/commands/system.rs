@@ -12,9 +12,9 @@ use crate::view::disk::DiskOverview;
 pub(crate) enum SystemCommand {
     /// Show the disk usage of images and completed containers
     ///
-    /// The size of an image is the size of its blobs in a registry; unpacked layers use more, which the line about the
-    /// store shows. RECLAIMABLE is the size that `image prune --unused-for` (images) or `container prune`
-    /// (containers) can free.
+    /// The size of an image is the size of its blobs in a registry; unpacked layers need more space, and the line about
+    /// the image store shows the actual usage. RECLAIMABLE is the size that `image prune --unused-for` (images) or
+    /// `container prune` (containers) can free.
     Df,
 }
 

@@ -38,8 +38,8 @@ pub(crate) fn state(state: i32) -> String {
     State::try_from(state).map_or_else(|_| format!("unknown_{state}"), |state| word(state.as_str_name(), "STATE_"))
 }
 
-/// Formats a container's state. Adds the health if the container has checks: `running (not ready)`. Adds a pending
-/// restart: `running (restart 4 pending)`.
+/// Formats a container's state, with details in parentheses: `running (not ready)`. The details are the expiry of a
+/// reservation, a quarantine, a pause, a pending restart, or the health, stale secrets and an old certificate.
 pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> String {
     let state = state(container.state);
     if container.reservation_expires_at.is_some() {
@@ -62,7 +62,8 @@ pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> Strin
     if words.is_empty() { state } else { format!("{state} ({})", words.join(", ")) }
 }
 
-/// Formats the health of a running container with checks, as one word.
+/// Returns the health of a container: `ready`, `not ready` or `starting`. `None` if the container is not running or has
+/// no checks.
 pub(crate) fn health(container: &Container) -> Option<&'static str> {
     let checks = container.spec.as_ref()?.checks.as_ref()?;
     if container.state() != State::Running {
@@ -151,7 +152,8 @@ pub(crate) fn network_name(container: &Container) -> String {
     }
 }
 
-/// Length of a generated id that `ps` shortens on a narrow terminal. Every command accepts a prefix of an id.
+/// Number of characters of a generated id that `ps` shows on a narrow terminal. Commands for containers accept a prefix
+/// of an id.
 const SHORT_ID: usize = 13;
 
 /// Formats the table of `ps`. With `width`, lines are shortened to this many characters, if the length of the ids

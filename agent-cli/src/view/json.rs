@@ -68,7 +68,7 @@ pub(crate) struct Event {
     restart: Option<restarts::RestartStatus>,
     /// Lifecycle phase that does not end in time; only with `quarantined` and `quarantine_ended`.
     quarantine_phase: Option<String>,
-    /// True if earlier events are lost to this client because they are no longer retained.
+    /// True if earlier events are missing: no longer retained, or lost when executord was killed.
     gap: bool,
 }
 

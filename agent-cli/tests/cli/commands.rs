@@ -101,8 +101,8 @@ fn stop_waits_for_the_end() {
     assert_eq!((program.status, program.out().as_str()), (Some(0), ""));
 }
 
-/// A unique prefix is resolved, and a complete id takes precedence. For an ambiguous prefix, all matching ids are
-/// listed.
+/// A unique prefix is resolved, and a complete id takes precedence. The error for an ambiguous prefix lists all
+/// matching ids.
 #[test]
 fn unique_id_prefix_selects_container() {
     let fake = Fake::start();

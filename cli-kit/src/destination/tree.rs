@@ -1,8 +1,8 @@
 //! Writes fetched files below a directory. Each path is opened relative to a file descriptor, so a name chosen by a
 //! container cannot escape the directory.
 //!
-//! `executor_sys::replace` replaces the executor's own files, and `executor_cnab::store` replaces claims. Both sync
-//! their files, and require that no other process changes the directory.
+//! `executor_sys::replace` and `executor_cnab::store` also replace files atomically, but only files whose names no
+//! container chooses.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -81,7 +81,7 @@ impl Tree {
         self.linked(path, |directory, name| symlinkat(target, directory, name))
     }
 
-    /// Creates a hard link to the written file `of`. Replaces an existing file like [`Self::symlink`].
+    /// Creates a hard link to `of`, a file below the same root. Replaces an existing file like [`Self::symlink`].
     pub fn hard_link(&self, path: &Path, of: &Path) -> Result<(), WriteError> {
         let shown = self.shown.join(of);
         let name = of.file_name().ok_or(WriteError::Refused { path: shown, why: "has no file name" })?;
@@ -101,7 +101,7 @@ impl Tree {
         let partial = partial_name();
         link(&directory, &partial).map_err(failed)?;
         let renamed = renameat(&directory, &*partial, &directory, name);
-        let _ = unlinkat(&directory, &*partial, AtFlags::empty()); // rename(2) keeps both names of the same file
+        let _ = unlinkat(&directory, &*partial, AtFlags::empty()); // rename(2) keeps both links to one inode
         renamed.map_err(failed)
     }
 
@@ -113,7 +113,8 @@ impl Tree {
             .map_err(|error| WriteError::Io { path: self.shown.join(path), source: error.into() })
     }
 
-    /// Creates a file, which gets its name at [`Partial::finish`]. `path` must be a single name or come from `below`.
+    /// Creates a file with a temporary name. [`Partial::finish`] renames the file to `path`. `path` must be a single
+    /// name or come from `below`.
     pub fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
         let shown = self.shown.join(path);
         let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "has no file name" })?;

@@ -98,7 +98,8 @@ pub(super) async fn forward(session: &Session, args: &ForwardArgs) -> Result<u8,
     Ok(0)
 }
 
-/// Accepts connections and forwards each independently. An error of one connection is only printed.
+/// Accepts connections and forwards each connection independently. If a connection fails, the error is printed and the
+/// other connections continue.
 async fn accept(listener: TcpListener, (pods, id, port): (Pods, String, u16), output: Output) {
     let mut tasks = JoinSet::new();
     loop {

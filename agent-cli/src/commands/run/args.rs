@@ -145,16 +145,16 @@ pub(crate) struct RunArgs {
     ///
     /// If the root file system lacks the directory, it is mounted as a whole: its files change atomically, and `rotate`
     /// can add files. Without this option, files in a home directory, or in a directory whose name begins with a dot,
-    /// are mounted individually, and the rest of the directory stays writable.
+    /// are mounted individually, and the directory itself stays writable.
     #[arg(help_heading = "Secrets", long = "file-directory", value_name = "PATH")]
     pub(crate) file_directories: Vec<String>,
     /// Let the process change its secret files and create files next to them, up to SIZE beyond their current size
     /// (64M, 1.5G)
     ///
     /// The process owns directories that hold only secret files: it can create, rename and delete files there. It can
-    /// only write to a file that is mounted individually. Everything is wiped like the secret files when the container
-    /// ends, and nothing there can be executed. `rotate` can no longer replace these files. Without SIZE, the limit is
-    /// a quarter of the memory limit, at most 64 MiB. Needs Linux 6.4.
+    /// write to a file that is mounted individually, but not rename or delete the file. Everything is wiped like the
+    /// secret files when the container ends, and nothing there can be executed. `rotate` can no longer replace these
+    /// files. Without SIZE, the limit is a quarter of the memory limit, at most 64 MiB. Needs Linux 6.4.
     #[arg(help_heading = "Secrets", long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = units::size)]
     pub(crate) writable_files: Option<Option<u64>>,
     /// Secret environment variable of the process: NAME=@FILE, NAME=@-, NAME=@env:VARIABLE or NAME=PROVIDER:PATH#KEY

@@ -11,10 +11,11 @@ use executor_client::v1::{Check, Checks, ExecCheck, HttpCheck, HttpHeader, RunRe
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Health")]
 pub(crate) struct CheckArgs {
-    /// Check without which the container ends: http:8080/health, tcp:5432, exec:COMMAND; can be repeated
+    /// Startup check: http:8080/health, tcp:5432, exec:COMMAND; can be repeated
     ///
-    /// The check must pass within --health-start-period. An HTTP check passes with a status of 200 to 399, a TCP check
-    /// if the port accepts a connection, and COMMAND, run by /bin/sh in the container, if it exits with 0.
+    /// The container ends if the check does not pass within --health-start-period. An HTTP check passes with a status
+    /// of 200 to 399, a TCP check if the port accepts a connection, and COMMAND, run by /bin/sh in the container, if it
+    /// exits with 0.
     ///
     /// Append options to an HTTP or TCP check: `,interval=10s`, `,timeout=3s`, `,delay=5s` (before the first check),
     /// `,healthy=2` and `,unhealthy=5` (required consecutive successes and failures). An HTTP check also accepts
@@ -36,10 +37,10 @@ pub(crate) struct CheckArgs {
     /// Give check programs the environment of the container's process, including secret variables; implies --keep-env
     #[arg(long)]
     health_env: bool,
-    /// Interval of checks that do not set it [default: 30s while a check passes, 2s while it fails]
+    /// Interval of checks that set no interval [default: 30s while a check passes, 2s while it fails]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_interval: Option<Duration>,
-    /// Timeout of checks that do not set it [default: 1s]
+    /// Timeout of checks that set no timeout [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_timeout: Option<Duration>,
     /// Consecutive failures after which a liveness or readiness check has failed, if it sets no number [default: 3]

@@ -14,8 +14,9 @@ pub(crate) struct RestartArgs {
     /// Restart the program after its exit: no, on-failure, on-failure:N (at most N times), always
     ///
     /// The first restart is immediate; later ones wait 10s, doubled after each further exit, up to 5m. A run of 10m
-    /// resets the delay. A failure is an exit status other than 0, a signal, or a failed --liveness check. `stop` and
-    /// `rm -f` end the restarts. The container's file system, network and secret files are kept.
+    /// resets the delay. A failure is an exit status other than 0, a signal, a program that cannot be executed, or a
+    /// failed --liveness check. `stop` and `rm -f` end the restarts. The container's file system, network and secret
+    /// files are kept.
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     restart: Option<RestartPolicy>,
     /// Delay after the second consecutive exit [default: 10s]

@@ -24,7 +24,7 @@ pub(crate) struct Ending {
     output_incomplete: bool,
     /// Counters of the whole run.
     usage: Option<Usage>,
-    /// Message that the process left about its exit.
+    /// Termination message of the process.
     termination_message: Option<String>,
 }
 
