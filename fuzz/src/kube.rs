@@ -1,4 +1,4 @@
-//! Target: reads a file of Kubernetes objects and lowers the objects to requests.
+//! Target: reads a file of Kubernetes objects and converts the objects to requests.
 //!
 //! Input format: the file. The target adds a Secret with a unique value and a ConfigMap, so that references to them can
 //! be resolved.

@@ -1,7 +1,7 @@
 //! Target: messages, plans, payloads and records between the executor's processes.
 //!
 //! The launcher's messages are the critical ones: the launcher is privileged, and a compromised daemon can send it any
-//! bytes. The first byte selects the type of the rest.
+//! bytes. The first byte selects the type of the remaining bytes.
 
 use std::fmt::Debug;
 

@@ -1,5 +1,5 @@
-//! A file system that can stop responding. A process that waits for it is in uninterruptible sleep, and even SIGKILL
-//! does not terminate the process.
+//! A file system that can stop responding. A process that waits for this file system is in uninterruptible sleep, and
+//! even SIGKILL does not terminate the process.
 //!
 //! The file system implements FUSE (Linux `Documentation/filesystems/fuse`, `include/uapi/linux/fuse.h`) over /dev/fuse
 //! and has one file, `file`. Held requests get a response later. When the file system is dropped, held requests fail,

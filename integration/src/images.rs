@@ -175,7 +175,8 @@ impl Image {
 
     /// Makes the layout and the archives readable by all users if `open` is true, otherwise only by their owner.
     pub fn readable(&self, open: bool) {
-        // umoci creates its files for their owner only. The modes of the trees belong to the image.
+        // umoci creates files that only their owner can read. The modes inside the trees are part of the image and stay
+        // unchanged.
         let home = self.home.path();
         fs::set_permissions(home, fs::Permissions::from_mode(if open { 0o755 } else { 0o700 })).expect("chmod");
         let files = fs::read_dir(home).expect("a directory").flatten().map(|entry| entry.path());

@@ -287,6 +287,6 @@ pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     wait::until("the container's run directory is gone", || {
         (!daemon.setup().run_dir().join("containers").join(id).exists()).then_some(())
     });
-    std::thread::sleep(std::time::Duration::from_secs(1)); // the claim is about one second later
+    std::thread::sleep(std::time::Duration::from_secs(1)); // the claim applies one second after the exit
     container
 }

@@ -13,7 +13,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::{dist, wait};
 
-/// Control character (record separator) that agent-cli does not write.
+/// Byte that the test writes after the output of agent-cli: a record separator, which agent-cli does not write.
 const END_OF_OUTPUT: u8 = 0x1e;
 
 /// Pseudo-terminal with agent-cli as the only process of its session.

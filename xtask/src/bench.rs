@@ -12,8 +12,8 @@ use crate::{dist, needs};
 
 /// Path of podman's default seccomp profile in Debian and Fedora.
 const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
-/// Debian package with that profile. It is unpacked instead of installed, because it depends on many packages of
-/// podman.
+/// Debian package with that profile. The package is unpacked instead of installed, because it depends on many packages
+/// of podman.
 const PROFILE_PACKAGE: &str = "golang-github-containers-common";
 
 /// Names of the contestants that the executor is compared with.

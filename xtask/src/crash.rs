@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Put the containers on a built-in network, with a published port
     #[arg(long)]
     network: bool,
-    /// Use requests with secret references, which executord fetches twice
+    /// Use requests with secret references; executord fetches each secret twice
     #[arg(long, conflicts_with = "tree")]
     references: bool,
     /// Kill `agent-cli bundle` instead, during these commands: install, upgrade, rollback, uninstall

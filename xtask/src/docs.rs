@@ -1,9 +1,9 @@
 //! `cargo xtask docs`: checks the links of the documentation and builds it as a book.
 //!
 //! The pages of `docs/`, the pages in the repository's root and the READMEs that they link to are staged in
-//! `target/book-src/`, in the layout of the repository. So links between pages are also valid in the book. If a page
-//! links to a source file, the file is copied into the book; a link to a directory becomes text. A link to a file or
-//! heading that does not exist is an error.
+//! `target/book-src/`, in the layout of the repository. Therefore, links between pages are also valid in the book. If a
+//! page links to a source file, the file is copied into the book; a link to a directory becomes text. A link to a file
+//! or heading that does not exist is an error.
 
 mod links;
 mod stage;

@@ -69,13 +69,13 @@ enum Command {
     KubeletTest(engines::CaseOptions),
     /// Start a Kubernetes cluster on executor-cri, and run it until Ctrl-C
     Cluster(engines::cluster::Options),
-    /// Test workloads on such a cluster with kubectl
+    /// Test workloads on a Kubernetes cluster with kubectl
     ClusterTest(engines::cluster::TestOptions),
-    /// Kill the programs of a node of such a cluster at random while pods are created and deleted
+    /// Kill the programs of a Kubernetes node at random while pods are created and deleted
     ClusterKill(engines::cluster::kill::Options),
-    /// Measure the resource usage of 100 pods on a node, with executor-cri and containerd, and the requests of a node
+    /// Measure the resource usage of 100 pods on a node with executor-cri and containerd, and the node's API requests
     ClusterScale(engines::cluster::scale::Options),
-    /// Run the conformance cases of Kubernetes on such a cluster
+    /// Run the conformance cases of Kubernetes on a cluster
     Conformance(engines::cluster::conformance::Options),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),

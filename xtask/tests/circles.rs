@@ -1,5 +1,5 @@
-//! Checks that no crate of the workspace has a cycle of modules. Two modules that depend on each other should share a
-//! third module.
+//! Checks that no crate of the workspace has a cycle of modules. If two modules depend on each other, move the code
+//! that both use into a third module.
 //!
 //! The sources are parsed. Modules with the same parent form a graph. There is an edge from one module to another if
 //! the first module or its children name something in the second module or in its children. A re-exported name counts
@@ -137,7 +137,7 @@ impl Crate {
         edges
     }
 
-    /// Returns sets of modules that depend on each other.
+    /// Returns a description of each set of modules that depend on each other.
     fn circles(&self) -> Vec<String> {
         let mut circles = Vec::new();
         for (parent, edges) in self.edges() {

@@ -1,5 +1,5 @@
-//! Tests `cargo xtask deny` on a machine without cargo-deny: it builds a pinned version once, with a message. With
-//! `--if-installed`, it skips the check.
+//! On a machine without cargo-deny, `cargo xtask deny` prints a message and builds a pinned version once. With
+//! `--if-installed`, the command skips the check instead.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -50,7 +50,7 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 		entry{name: "localhost.key", mode: 0o644, content: key},
 		entry{name: "etc/passwd", mode: 0o644, content: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n" +
 			"user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"},
-		// A case reads this name.
+		// A conformance case reads this name.
 		entry{name: "etc/os-release", mode: 0o644, content: "NAME=\"Alpine Linux\"\n"},
 		entry{name: "etc/group", mode: 0o644, content: "root:x:0:root\nnobody:x:65534:\nuser-defined-in-image:x:1000:\n" +
 			"group-defined-in-image:x:50000:user-defined-in-image\n"},

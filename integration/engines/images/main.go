@@ -1,5 +1,5 @@
 // Images makes the images that critest and the pods of the kubelet pull, and serves them on loopback until its standard
-// input ends.
+// input is closed.
 //
 // It serves the repositories of every registry under one address: a runtime is configured to use this address in place
 // of registry.k8s.io, k8s.gcr.io and gcr.io.
@@ -146,7 +146,7 @@ http {
 	)
 }
 
-// The server names itself in its first message, because no ServerName is configured.
+// Without a configured ServerName, the server prints its name in its first log message.
 const httpd = `ServerRoot "/usr/lib/apache2"
 LoadModule mpm_event_module modules/mod_mpm_event.so
 LoadModule authz_core_module modules/mod_authz_core.so
@@ -163,8 +163,8 @@ DocumentRoot "/var/www/html"
 </Directory>
 `
 
-// An entry of a layer: a directory (its name ends in a slash), a symbolic link (link is set), another name of a file
-// (same is set), or a file.
+// An entry of a layer: a directory (its name ends in a slash), a symbolic link (link is set), a hard link (same is
+// set), or a file.
 type entry struct {
 	name    string
 	mode    int64
@@ -179,7 +179,7 @@ func program(name, path string, mode int64) entry {
 	return entry{name: name, mode: mode, content: string(content)}
 }
 
-// Returns the root file system of the image that most specs use: busybox, and the users that other images name.
+// Returns the root file system of the image that most test cases use: busybox, and the users that other images name.
 func busyboxRoot(path string) v1.Layer {
 	busybox := program("bin/busybox", path, 0o755)
 	entries := []entry{
@@ -195,7 +195,8 @@ func busyboxRoot(path string) v1.Layer {
 	}
 	applets, err := exec.Command(path, "--list").Output()
 	check(err)
-	// Hard links, because a spec masks one program's path: through a symbolic link it would mask all programs.
+	// Hard links, because a test case masks the path of one program. If that path were a symbolic link, all programs would
+	// be masked.
 	for _, applet := range strings.Fields(string(applets)) {
 		entries = append(entries, entry{name: "bin/" + applet, mode: busybox.mode, same: busybox.name})
 	}
@@ -237,7 +238,8 @@ func image(config v1.Config, layers ...v1.Layer) v1.Image {
 	return image
 }
 
-// Returns an image with further layers. Of the configuration, the user, the command and the entry point are replaced if they are set.
+// Returns an image with further layers. If set in config, the user, the command and the entry point replace those of
+// the image.
 func with(base v1.Image, config v1.Config, layers ...v1.Layer) v1.Image {
 	image, err := mutate.AppendLayers(base, layers...)
 	check(err)

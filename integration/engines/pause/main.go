@@ -8,8 +8,7 @@ import (
 )
 
 func main() {
-	// The first process of a PID namespace gets the children of processes that ended: the kernel removes these if
-	// their signal is ignored.
+	// PID 1 of a PID namespace adopts orphaned processes. The kernel reaps them if SIGCHLD is ignored.
 	signal.Ignore(syscall.SIGCHLD)
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGINT, syscall.SIGTERM)

@@ -3,9 +3,10 @@
 //	streams exec spdy|websocket PROTOCOL URL [stdin] [stdout] [stderr] [tty]
 //	streams forward spdy|websocket URL PORT
 //
-// exec copies the program's own streams and exits with the status of the remote process; 255 is another error. An empty
-// PROTOCOL offers all of client-go's. forward prints the local port and serves until its stdin ends. No certificate is
-// verified: a kubelet signs its own.
+// exec connects the streams of this program to the remote process and exits with the status of the remote process, or
+// with 255 after another error. If PROTOCOL is empty, all protocols of client-go are offered. forward prints the local
+// port and serves until its standard input is closed. Certificates are not verified, because a kubelet's certificate is
+// self-signed.
 package main
 
 import (
@@ -26,7 +27,7 @@ import (
 	utilexec "k8s.io/client-go/util/exec"
 )
 
-// sizes reports one size of the terminal.
+// sizes is a queue with one size of the terminal.
 type sizes struct {
 	next chan remotecommand.TerminalSize
 }

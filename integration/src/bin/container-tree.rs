@@ -1,4 +1,4 @@
-//! `container-tree PID`: prints the tree of a running container as its root user sees it.
+//! `container-tree PID`: prints the file tree of a running container as the container's root user sees it.
 //!
 //! Owners and file capabilities depend on the reader's user namespace. Therefore this process enters the container's
 //! user and mount namespaces. Only a single-threaded process can do this, and tests have many threads. The output

@@ -71,8 +71,8 @@ fn image_status_is_one_call() {
     let filtered = node.block_on(images.list_images(ListImagesRequest { filter })).unwrap().into_inner().images;
     assert_eq!(filtered, listed);
     let made = |method: &str| calls(&socket, method);
-    // One call for the list without a filter, which needs the user of the image, and one for each of the other four
-    // responses.
+    // executor-cri calls Inspect once for the list without a filter, to get the user of the image, and once for each of
+    // the four other responses.
     wait::until("the calls are counted", || (made("Inspect") >= 5).then_some(()));
     assert_eq!((made("Inspect"), made("List")), (5, 1));
 }

@@ -40,7 +40,7 @@ fn removed_containers_stay_counted() {
         node.remove_container(&worker).unwrap();
         let removed = stats(&node, &sandbox);
         assert!(cpu(&removed) >= cpu(&ended), "{name}: {} < {}", cpu(&removed), cpu(&ended));
-        // As a control, the sum of the containers is less.
+        // As a control, the existing containers together have used less than one second.
         let of_containers: u64 = removed
             .containers
             .iter()

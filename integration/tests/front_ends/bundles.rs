@@ -1,5 +1,5 @@
-//! Installs bundles in real containers: pivot, failure, rollback, removal, kills, catalogs, and bundles from
-//! registries. The rules are in docs/guides/bundles.md and docs/guides/catalogs.md.
+//! Tests installations of bundles in real containers: upgrades, failures, rollbacks, removals, kills, catalogs, and
+//! bundles from registries. The rules are in docs/guides/bundles.md and docs/guides/catalogs.md.
 
 mod guide;
 mod installations;

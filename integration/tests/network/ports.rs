@@ -27,7 +27,7 @@ impl Service {
         }
     }
 
-    /// Checks that the client's connection to this address reaches this server.
+    /// Checks that a connection to this address reaches this server.
     fn is_reached(&self, address: SocketAddr) {
         let timeout = Some(Duration::from_secs(10));
         match self {

@@ -1,8 +1,8 @@
 //! Runs the commands of README.md and of the first steps on a machine with only executord in its default configuration.
 //! The test's own registry replaces docker.io: the machine's name resolution and certificates are changed accordingly.
 //!
-//! The machine is a mount and a network namespace of a thread. It disappears with the files that the examples write
-//! below /etc.
+//! The machine consists of a mount namespace and a network namespace of a thread. It disappears with the thread,
+//! together with the files that the examples write below /etc.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 /// Host name from which images of docker.io are fetched.
 const DOCKER_HUB: &str = "registry-1.docker.io";
 
-/// Moves this thread and its children to new namespaces, which are their machine.
+/// Moves this thread to new namespaces, which simulate the machine. Child processes inherit them.
 fn machine(dir: &Path) {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).unwrap();
     let none = None::<&str>;

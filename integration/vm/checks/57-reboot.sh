@@ -260,7 +260,8 @@ END
     eventually 60 nothing_runs
     at 'the last boot has left only records'
     restarts
-    # A crash: no process ends in time, and what the kernel has not written is lost. `run` syncs the disk before it.
+    # In a crash no process exits gracefully, and data that the kernel has not written is lost. `run` syncs the disk
+    # before the crash.
     exit 89
     ;;
 esac

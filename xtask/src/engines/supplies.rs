@@ -12,8 +12,8 @@ use super::room::Room;
 use crate::needs;
 use crate::workspace::{Workspace, output, run, step};
 
-/// Source of busybox. The shell of Debian's packages runs applets without a lookup of their paths, but critest masks
-/// such a path.
+/// Source of busybox. The busybox packages of Debian are not sufficient: their shell runs its applets without looking
+/// up the path of the command, but a test of critest masks such a path.
 const BUSYBOX: &str = "http://deb.debian.org/debian/pool/main/b/busybox/busybox_1.35.0.orig.tar.bz2";
 const BUSYBOX_SHA256: &str = "faeeb244c35a348a334f4a59e44626ee870fb07b6884d68c10ae8bc19f83a694";
 /// Script that configures and builds a static busybox, as in upstream's image. `tc` does not compile with newer kernel

@@ -91,7 +91,7 @@ const BUNDLE: &str = r#"{"schemaVersion": "v1.0.0", "name": "lamp", "version": "
 /// Raw type, name and link of an archive entry.
 type RawEntry<'a> = (u8, &'a [u8], &'a [u8]);
 
-/// Returns the fault if a front end did not refuse a hostile input promptly and with a message.
+/// Returns a description of the fault if a front end did not refuse a hostile input promptly and with a message.
 fn fault(what: &str, ran: &CliOutput, took: Duration) -> Option<String> {
     let shown = format!("{}{}", ran.stdout, ran.stderr);
     let raw =
@@ -230,7 +230,7 @@ fn peak(pid: i32) -> anyhow::Result<u64> {
     Ok(line.trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// Control: a name within the limit is read, and the import fails only because the rest of the image is missing.
+/// Control: a name within the limit is read, and the import fails only because the archive has no index.json.
 fn hollow_names_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let directory = tempfile::tempdir()?;

@@ -144,7 +144,7 @@ fn levels(repository: &Repository, count: usize) -> anyhow::Result<String> {
     repository.commit_tree(&tree)
 }
 
-/// Reads a commit that has ten to the power of ten files in a dozen objects.
+/// Reads a commit that has at least 10^10 files in a few dozen objects.
 fn bomb(scale: Scale) -> anyhow::Result<Outcome> {
     let repository = Repository::new()?;
     let commit = levels(&repository, scale.pick(10, 20))?;

@@ -1,4 +1,4 @@
-//! Images with the content of the root file system. umoci creates them, and Debian's registry serves them.
+//! Images with the content of the root file system. umoci creates the images, and Debian's registry serves them.
 
 use std::path::Path;
 

@@ -35,7 +35,8 @@ impl Memory {
         let mut pss = BTreeMap::from([("executord", 0), ("launcher", 0), ("shims", 0)]);
         for (role, pid) in &roles {
             let text = match std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-                // A warm container was just being created, and the parent of its first process has exited.
+                // The process has exited since it was listed, as the short-lived parent of a warm container's first
+                // process does.
                 Err(error) if [Some(libc::ENOENT), Some(libc::ESRCH)].contains(&error.raw_os_error()) => continue,
                 text => text.with_context(|| format!("cannot read the memory map of process {pid}"))?,
             };

@@ -55,8 +55,9 @@ pub(crate) fn file(
     (network, index): (Option<&Network>, usize),
     settings: Option<&Settings>,
 ) -> anyhow::Result<String> {
-    // No contestant comes near the memory limit, which reserves no memory. The ids suffice for several daemons with the
-    // maximum number of containers. Each daemon has its own built-in network, because all interfaces are on one host.
+    // The memory capacity is too large to refuse a container, and reserves no memory. The id ranges suffice for several
+    // daemons with the maximum number of containers. Each daemon has its own built-in network, because all interfaces
+    // are on one host.
     let bridge = format!(
         "[warm_pool]\nnetwork = \"bridge\"\n[networks.bridge]\ninterface = \"ex-bench{index}\"\nipv4 = \"10.{}.0.0/16\"\n\
          ipv6 = \"fd00:bec:{index}::/64\"\n",

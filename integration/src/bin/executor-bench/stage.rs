@@ -1,5 +1,5 @@
-//! Environment of a measurement: root file system, peers, a daemon for each configuration, images, and a host with a
-//! network.
+//! Environment of a measurement: root file system, peers, a daemon for each configuration, images, and a simulated host
+//! with a network.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -142,7 +142,8 @@ fn contestants(executor: &String) -> impl Iterator<Item = String> {
     ROOTS.into_iter().flat_map(move |root| SHAPES.map(|(what, _)| format!("{executor}, {what}{root}")))
 }
 
-/// Creates a host with a network. Prints the reason and returns `None` if the host cannot be created.
+/// Creates a simulated host with a CNI network. Prints the missing packages and returns `None` if a required program is
+/// not installed.
 fn network() -> Option<Network> {
     let plugins = ["bridge", "portmap", "host-local"].map(|name| Path::new("/usr/lib/cni").join(name).is_file());
     let programs = ["ip", "iptables", "busybox", "nsenter"].map(|name| program(name).is_some());

@@ -19,7 +19,7 @@ pub(crate) fn changes(number: i64, arguments: [u64; 3]) -> bool {
     flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0
 }
 
-/// Names of calls that change such state with any arguments.
+/// Names of calls that change such state, whatever their arguments.
 const CHANGES: &[&str] = &[
     "bind",
     "chmod",

@@ -222,7 +222,7 @@ struct Output {
 }
 
 impl Output {
-    /// Reads until the first line of standard output, or to the end if there is none.
+    /// Reads until the first line of standard output, or to the end if standard output is empty.
     async fn start(&mut self, rpc: &mut Rpc, id: &str) -> Result<(), Status> {
         let request = StreamLogsRequest { id: id.to_owned(), follow: true, ..StreamLogsRequest::default() };
         self.stream = Some(bounded(rpc.stream_logs(request)).await?.into_inner());

@@ -10,7 +10,7 @@ pub(crate) struct HostNetwork {
 }
 
 impl HostNetwork {
-    /// Checks for network objects that should not exist while no container exists.
+    /// Checks that no network objects remain while no container exists.
     ///
     /// # Errors
     /// Returns all objects if there are more than at the start.

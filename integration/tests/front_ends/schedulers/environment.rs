@@ -119,8 +119,8 @@ fn tree_exec_uses_environment_of_first_process() {
     assert_eq!(printed(&daemon, "tree"), format!("first,{SECRET},all\n"));
 }
 
-/// The environment survives a kill of executord, the launcher or the shim. The remaining processes wipe it when the
-/// container exits.
+/// The environment survives a kill of executord, the launcher or the shim. The remaining processes wipe the environment
+/// when the container exits.
 #[test]
 fn kept_environment_survives_kills() {
     let mut daemon = Daemon::start();

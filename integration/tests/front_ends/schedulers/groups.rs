@@ -58,8 +58,8 @@ fn groups_apply_to_steps_of_tree() {
     assert_eq!(exit(&daemon.api.run_to_end(tree(&[]).id("without").memory(64 << 20))), Ok(1), "control failed");
 }
 
-/// With `strict_groups`, processes have no group of /etc/group, in the container's process and in executed processes.
-/// As a control, the same container without the option has these groups. See CRI rules G11 and C28 of
+/// With `strict_groups`, neither the container's process nor executed processes have groups of /etc/group. As a
+/// control, the same container without the option has these groups. See CRI rules G11 and C28 of
 /// docs/guides/cri-rules.md.
 #[test]
 fn strict_groups_are_the_only_ones() {
@@ -78,9 +78,9 @@ fn strict_groups_are_the_only_ones() {
     }
 }
 
-/// With `merge_groups`, a user with a group has the groups of /etc/group too, in the container's process and in
-/// executed processes. As a control, the same container without the option does not have these groups. See CRI rule
-/// C28.
+/// With `merge_groups`, a user that is requested with a group also has the groups of /etc/group, both in the
+/// container's process and in executed processes. As a control, the same container without the option does not have
+/// these groups. See CRI rule C28.
 #[test]
 fn merged_groups_include_memberships() {
     let rootfs = Rootfs::busybox();

@@ -61,7 +61,7 @@ fn validate_judges_like_run_without_effect() {
     assert!(daemon.api.run(good()).unwrap().created, "the id is free");
 }
 
-/// Sends raw bytes as a request.
+/// Sends a request of a newer interface version. `strict` is the value of the metadata key `executor-strict-fields`.
 fn send(
     daemon: &Daemon,
     method: &'static str,

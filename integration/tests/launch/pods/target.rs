@@ -80,7 +80,7 @@ fn end_of_target_ends_its_guests() {
         daemon.api.wait(&target).unwrap();
     }
     assert_eq!(daemon.api.get("apart").unwrap().state(), State::Running, "control failed");
-    // A guest that is killed by another process has no such failure.
+    // If a signal kills the joining container itself, the failure is not `TargetEnded`.
     web(&daemon, "web", "65444");
     let guest = daemon.api.started(at("web", sleeper("guest")));
     kill(integration::api::pid(&guest), 9);

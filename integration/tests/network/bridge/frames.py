@@ -118,17 +118,17 @@ def frame(name):
         return ethernet(own["mac"], ALL_NODES_MAC, IPV6, payload)
 
     frames = {
-        # With the sender's own addresses.
+        # Frames with the sender's own addresses.
         "own4": lambda: to_victim(IPV4, udp(own["v4"], victim["v4"], mark)),
         "own6": lambda: to_victim(IPV6, udp(own["v6"], victim["v6"], mark)),
         "own-arp": lambda: to_victim(ARP, claim(own["v4"])),
         "own-neighbour": lambda: to_victim(IPV6, neighbour(own["v6"])),
-        # With other hardware addresses.
+        # Frames with other hardware addresses.
         "mac4": lambda: to_victim(IPV4, udp(own["v4"], victim["v4"], mark), OTHER_MAC),
         "mac6": lambda: to_victim(IPV6, udp(own["v6"], victim["v6"], mark), OTHER_MAC),
         "mac-of-third": lambda: to_victim(IPV4, udp(own["v4"], victim["v4"], mark), third["mac"]),
         "mac-of-host": lambda: to_victim(IPV4, udp(own["v4"], victim["v4"], mark), host["mac"]),
-        # With other IP addresses.
+        # Frames with other IP addresses.
         "ip4-of-third": lambda: to_victim(IPV4, udp(third["v4"], victim["v4"], mark)),
         "ip4-of-host": lambda: to_victim(IPV4, udp(host["v4"], victim["v4"], mark)),
         "ip4-of-outside": lambda: to_victim(IPV4, udp("192.0.2.2", victim["v4"], mark)),
@@ -139,7 +139,7 @@ def frame(name):
         "ip6-link-local-of-third": lambda: to_victim(IPV6, udp(link_local(third["mac"]), victim_ll, mark)),
         "tagged-ip4-of-third": lambda: tagged(IPV4, udp(third["v4"], victim["v4"], mark)),
         "tagged-ip6-of-third": lambda: tagged(IPV6, udp(third["v6"], victim["v6"], mark)),
-        # False neighbours and routers.
+        # Frames of false neighbours and routers.
         "arp-third": lambda: to_victim(ARP, claim(third["v4"])),
         "arp-host": lambda: to_victim(ARP, claim(host["v4"])),
         "arp-to-all": lambda: ethernet(own["mac"], BROADCAST, ARP, claim(third["v4"])),
@@ -153,7 +153,7 @@ def frame(name):
         "router-options": lambda: router_frame(DESTINATION_OPTIONS),
         "redirect": lambda: to_victim(IPV6, redirect()),
         "unknown-type": lambda: to_victim(UNKNOWN, mark),
-        # To the host, with the sender's own addresses.
+        # Frames to the host, with the sender's own addresses.
         "host4": lambda: to_host(IPV4, udp(own["v4"], host["v4"], mark)),
         "host6": lambda: to_host(IPV6, udp(own["v6"], host["v6"], mark)),
         "host-loopback4": lambda: to_host(IPV4, udp(own["v4"], "127.0.0.1", mark)),

@@ -1,5 +1,5 @@
-# Access of a process of a container to its first process, which holds the secrets: as the same user and as another
-# user.
+# A process of a container attempts to access the container's first process, which holds the secrets: as the same user
+# and as another user.
 import ctypes, errno, os, sys
 
 secret = sys.argv[1]

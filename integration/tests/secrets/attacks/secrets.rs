@@ -41,7 +41,8 @@ const ATTACKS: &[&str] = &[
     "mount: unmount",
 ];
 
-/// Reasons why a file could not be removed: it still exists, or cannot be put back. ramfs has no file handles.
+/// Errors of failed attacks. An attack that needs a removed or renamed file fails with EEXIST or ENOENT, because the
+/// file was not removed or renamed. ENOTSUP: ramfs has no file handles.
 const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "EROFS"];
 
 #[test]

@@ -216,9 +216,9 @@ fn binding_metadata_is_delivered() {
     assert!(public("plan") && public(".metadata") && !public("user"));
 }
 
-/// Clients treat every directory below SERVICE_BINDING_ROOT as a binding, and fail if a directory is not a binding. If
-/// there is a directory of directories, such as a generation of files, three of the four clients fail, and the fourth
-/// treats it as a binding.
+/// Clients treat every directory below SERVICE_BINDING_ROOT as a binding. If a directory contains only directories,
+/// such as a generation of files, pyservicebinding lists it as a binding, and three other clients fail. @sap/xsenv is
+/// not tested here.
 #[test]
 fn clients_fail_on_directories_other_than_bindings() {
     let daemon = Daemon::start();

@@ -159,7 +159,7 @@ fn syslog_receives_lines_over_unix_socket() {
 }
 
 /// Output is sent over mutual TLS. A receiver with another authority gets nothing. A receiver that is killed and
-/// restarted gets the rest.
+/// restarted gets the remaining output.
 #[test]
 fn syslog_over_tls_resumes_after_receiver_restart() {
     let setup = Setup::default();

@@ -37,8 +37,8 @@ fn requests_are_bounded() {
     drop(silent);
 }
 
-/// There are more containers than the maximum number of series, and the shim of one container does not respond: a
-/// scrape returns the rest, and calls return.
+/// If there are more containers than `max_containers` and the shim of one container does not respond, a scrape returns
+/// the other series, and calls still return.
 #[test]
 fn hanging_shim_blocks_neither_scrape_nor_calls() {
     let daemon = daemon("containers = \"on\"\nmax_containers = 1");

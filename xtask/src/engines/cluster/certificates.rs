@@ -1,5 +1,5 @@
 //! Certificates of the control plane, made by openssl: a CA, a second CA for the API server's calls of metrics-server,
-//! and the certificates of servers and clients. Cases issue further certificates, with another end of their validity.
+//! and the certificates of servers and clients. Cases issue further certificates with a different expiry.
 
 use std::fs;
 use std::path::Path;

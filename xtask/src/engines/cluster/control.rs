@@ -76,7 +76,7 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
         })
     };
     let data = directory.join("etcd").display().to_string();
-    // No fsync, which would slow the cluster down: the data is deleted after the run.
+    // Disable fsync, which would slow the cluster down. The data is deleted after the run.
     let mut etcd = start(
         "etcd",
         &["--data-dir", &data, "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD, "--unsafe-no-fsync"],

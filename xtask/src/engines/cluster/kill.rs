@@ -1,7 +1,8 @@
 //! `cargo xtask cluster-kill`: kills the programs of a node at random while pods are created and removed.
 //!
-//! The container of each pod makes a directory. A second run of the container would fail to make the directory. Half of
-//! the pods belong to Jobs, which show that no exit is lost. The other pods run until they are replaced.
+//! The container of each pod creates a directory. If a container runs twice, the second run finds the directory and
+//! creates a file, which fails the test. Half of the pods belong to Jobs, which show that no exit is lost. The other
+//! pods run until they are replaced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +33,8 @@ const KILL_DELAY_MAX_MS: u64 = 8_000;
 const RESTART_DELAY_MAX_MS: u64 = 3_000;
 /// Programs that are killed: each program once per round, in a random order.
 const PROGRAMS: [&str; 4] = ["kubelet", "executor-cri", "executord", "executor-launcher"];
-/// Start of a container's script: marks the first run in the pod, and fails if the mark exists.
+/// Start of a container's script: creates the directory `UID` at the first run, and the file `UID.twice` at a second
+/// run.
 const ONCE: &str = "mkdir /marks/$UID || touch /marks/$UID.twice; ";
 /// Script of a Job's container.
 const WORK: &str = "sleep $SECONDS; touch /marks/$UID.done";

@@ -1,4 +1,5 @@
-# Many users of one container, each with the maximum number of silent connections to the runtime socket.
+# Starts a process for each of many users of one container. Each process opens as many silent connections to the runtime
+# socket as it can, up to 300.
 import os
 import socket
 import sys

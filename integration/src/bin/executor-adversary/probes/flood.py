@@ -1,4 +1,5 @@
-# Users of one container that connect to the runtime socket in an endless loop.
+# Starts a process for each of several users of one container. Each process connects to the runtime socket in an endless
+# loop.
 import os
 import socket
 import sys

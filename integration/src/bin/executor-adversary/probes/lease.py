@@ -1,4 +1,5 @@
-# Takes a lease on a file, which blocks every open for writing: `stay` keeps the lease, `open` opens the file for writing.
+# Takes a lease on a file; the lease blocks every open for writing. The argument `stay` keeps the lease, and `open`
+# opens the file for writing.
 import errno
 import fcntl
 import os

@@ -1,4 +1,5 @@
-# Collects answers of the kernel in unread sockets, which no cgroup counts.
+# Collects responses of the kernel in netlink sockets that are not read. No cgroup accounts for the memory of these
+# responses.
 import socket
 import struct
 import sys

@@ -1,5 +1,5 @@
-# Common part of all lists of attacks: runs one attack after the other and prints the outcome of each. `facts` is what
-# the test passes about the environment.
+# Common part of all lists of attacks: runs one attack after the other and prints the outcome of each. `facts` is data
+# about the environment, passed by the test.
 import ctypes, errno, json, mmap, os, signal, socket, stat, struct, sys, time, traceback
 
 facts = json.loads(sys.argv[1])

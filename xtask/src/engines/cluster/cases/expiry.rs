@@ -18,7 +18,7 @@ use crate::engines::site::NAME;
 /// Remaining validity of the certificate that expires: long enough for the start of a kubelet on a busy machine.
 const SHORT: &str = "+60 seconds";
 const LONG: &str = "+30 days";
-/// Time limit until the kubelet has loaded a new certificate: it compares the file every five minutes.
+/// Time limit until the kubelet has loaded a new certificate: the kubelet checks the file every five minutes.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(330);
 const FIRST: &str = "the-value-before-the-expiry";
 const SECOND: &str = "the-value-after-the-expiry";

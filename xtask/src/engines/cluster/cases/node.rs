@@ -129,7 +129,7 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
     space.run("next", &pod(WAIT, json!({})))?;
     cluster.until_nodes_are_ready()?;
     space.until_prints("deployment/web", "echo runs", "runs\n")?;
-    // The API server's status can be stale. The runtime's list is not.
+    // The API server's status can be stale. The runtime's list is current.
     let after = (containers()?, cluster.running("kills", "web-")?);
     ensure!(before == after, "containers were replaced. Before:\n{before:?}\nafter:\n{after:?}");
     space.delete()

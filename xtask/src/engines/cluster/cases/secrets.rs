@@ -134,8 +134,8 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     space.delete()
 }
 
-/// Searches the memory of programs for the values, and with `descriptors` also the files that are accessible only by
-/// their descriptors. Returns `LABEL: PROGRAM: PLACE` for each hit.
+/// Searches the memory of programs for the values. If `descriptors` is true, also searches files that are accessible
+/// only through descriptors of the programs. Returns `LABEL: PROGRAM: PLACE` for each hit.
 fn search_programs(node: &Node, names: &[&str], descriptors: bool) -> anyhow::Result<BTreeSet<String>> {
     let mut needles = Needles::new()?;
     for (label, value) in [("value", FIRST), ("value", SECOND), ("native", NATIVE)] {
@@ -229,8 +229,8 @@ pub(super) fn refused_reference_is_an_event(cluster: &Cluster) -> anyhow::Result
     space.delete()
 }
 
-/// Pods whose provider is unreachable do not start, and their events say why. Other pods still start. When the
-/// provider is reachable, all of them start without any action.
+/// Pods whose provider is unreachable do not start, and their events contain the reason. Other pods still start. When
+/// the provider is reachable, all pods start without any action.
 pub(super) fn unreachable_provider_is_waited_for(cluster: &Cluster) -> anyhow::Result<()> {
     const PODS: usize = 30;
     const VALUE: &str = "the-value-at-the-provider";

@@ -128,7 +128,7 @@ pub(super) fn provider_is_asked_as_the_pod(cluster: &Cluster) -> anyhow::Result<
     node.kill_executord()?;
     node.start_executord()?;
     server.put("third")?;
-    // The kubelet publishes the volume again once in one to two minutes.
+    // The kubelet publishes the volume again every one to two minutes.
     space.until_prints("a", "cat /s/p", "third")?;
     let same_container = space.get(&["pod", "a"])?["status"]["containerStatuses"][0]["containerID"] == started;
     ensure!(same_container, "the container was replaced instead of updated");
