@@ -34,7 +34,7 @@ impl<'a> QualifiedName<'a> {
 /// # Errors
 /// Returns a message with the expected format if the kind is invalid.
 pub(crate) fn check_kind(kind: &str) -> Result<(), &'static str> {
-    let (vendor, class) = kind.split_once('/').ok_or("use vendor.com/class=name")?;
+    let (vendor, class) = kind.split_once('/').ok_or("the kind must be vendor.com/class")?;
     let labels = vendor.len() <= VENDOR_MAX && vendor.split('.').all(|label| is_name(label, b"_-", false));
     if !labels || !vendor.starts_with(|first: char| first.is_ascii_alphabetic()) {
         return Err("the vendor must be a DNS name, such as vendor.com");

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  starting ── all startup checks passed ──> started ── all readiness checks pass ──> ready
-//!     │                                         │  <──── one does not ────────────────┘
-//!     └─ start_timeout ──> ended                └─ a liveness check does not pass ──> ended
+//!     │                                         │  <──── one fails ───────────────────┘
+//!     └─ start_timeout ──> ended                └─ a liveness check fails ──> ended
 //! ```
 //! The input is results and times; the output is the check that is due next, health changes, and the order to terminate
 //! the container. Times are counted from the start of the main action, which follows `setup`. The health survives a
@@ -116,7 +116,7 @@ pub struct Monitor<'a> {
     due: [Vec<Duration>; 3],
     /// One flag for each startup check: true if the newest result since the creation of this monitor is a failure.
     failed: Vec<bool>,
-    /// Final round of liveness checks: collects all failures. Unset until a liveness check has failed as often as its
+    /// Final round of liveness checks, which collects all failures. Unset until a liveness check reaches its failure
     /// threshold.
     last_round: Option<LastRound>,
     ended: bool,
@@ -284,14 +284,14 @@ impl<'a> Monitor<'a> {
         }
         let end = match (outcome, id.purpose) {
             _ if starts => self.tick(now),
-            (_, Purpose::Liveness) if self.last_round.is_some() => self.go_on_with_round(id.index, outcome),
+            (_, Purpose::Liveness) if self.last_round.is_some() => self.record_in_last_round(id.index, outcome),
             (CheckOutcome::Failed(_), Purpose::Liveness) if failures >= check.unhealthy_threshold => {
                 let count = self.checks.liveness.len();
                 let others = |_: &usize| self.checks.monitor == MonitorForm::Parallel;
                 let pending: Vec<usize> = (0..count).filter(|index| *index != id.index).filter(others).collect();
                 pending.iter().for_each(|index| self.due[Purpose::Liveness as usize][*index] = now);
                 self.last_round = Some(LastRound { pending, failures: vec![None; count] });
-                self.go_on_with_round(id.index, outcome)
+                self.record_in_last_round(id.index, outcome)
             }
             _ => None,
         };
@@ -312,7 +312,7 @@ impl<'a> Monitor<'a> {
 
     /// Evaluates the result of a check in the final round. Once the round is complete, returns the order to terminate
     /// the container, with all failures.
-    fn go_on_with_round(&mut self, index: usize, outcome: &CheckOutcome) -> Option<HealthChange> {
+    fn record_in_last_round(&mut self, index: usize, outcome: &CheckOutcome) -> Option<HealthChange> {
         let round = self.last_round.as_mut()?;
         if let CheckOutcome::Failed(reason) = outcome {
             round.failures[index] = Some(reason.clone());
@@ -343,7 +343,7 @@ impl<'a> Monitor<'a> {
     }
 }
 
-/// All purposes, in the order of their lists.
+/// All purposes, in the order of the lists in `Health`.
 const PURPOSES: [Purpose; 3] = [Purpose::Startup, Purpose::Liveness, Purpose::Readiness];
 
 /// Converts a reason to one line of at most [`REASON_MAX`] bytes.

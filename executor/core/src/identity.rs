@@ -18,7 +18,7 @@ use crate::violation::{FieldFault, Violation};
 
 /// Maximum number of entries in each list of names.
 pub const IDENTITY_NAMES_MAX: usize = 32;
-/// Maximum length of a common name and organizational unit, in bytes (RFC 5280, appendix A.1).
+/// Maximum length of a common name in bytes, and of an organizational unit in characters (RFC 5280, appendix A.1).
 pub const COMMON_NAME_MAX: usize = 64;
 /// Characters that delimit the parts of a subject in string form (RFC 4514, section 2.4, and OpenSSL's `/OU=a/CN=b`). A
 /// peer that parses the string would read the unit `a,OU=b` as two units.
@@ -121,7 +121,8 @@ impl IdentitySettings {
         let fault = |key: &str, value: String, why: String| Err(Unusable { key: key.into(), value, why });
         let absolute = |key: &str, path: &Path| {
             let plain = path.is_absolute() && !path.components().any(|part| part.as_os_str() == "..");
-            if plain { Ok(()) } else { fault(key, path.display().to_string(), "must be an absolute path".into()) }
+            let why = "must be an absolute path without `..`";
+            if plain { Ok(()) } else { fault(key, path.display().to_string(), why.into()) }
         };
         for (key, path) in [("identity.ca_certificate", &self.ca_certificate), ("identity.ca_key", &self.ca_key)] {
             if !path.as_os_str().is_empty() {

@@ -22,7 +22,7 @@ const PARTS: i128 = 1_000_000_000;
 pub enum Decision {
     /// Keep the entry.
     Keep,
-    /// Drop the entry, during an overage that has been reported.
+    /// Drop the entry without a message: the overage has already been reported, or the limit is 0.
     Drop,
     /// Drop the entry, which begins an overage, and log this message.
     DropAndReport(String),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn words_name_the_limit_that_is_exceeded() {
+    fn message_names_the_exceeded_limit() {
         let mut limiter = limiter(Some(1024), Some(1));
         let entry = Entry { time: Timestamp(1), stream: Stream::Stdout, complete: true, source: "", content: b"x" };
         assert_eq!(limiter.decide(Duration::ZERO, &entry), Decision::Keep);

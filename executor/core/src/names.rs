@@ -13,7 +13,7 @@ pub const HOST_FILE_MAX: u64 = 1 << 20;
 /// Maximum length of a host name derived from an id, in bytes: the limit of a DNS label.
 const FROM_ID_MAX: usize = 63;
 /// Address of the container's own host name if the container has no network, as in Debian.
-const NOWHERE: &str = "127.0.1.1";
+const OWN_ADDRESS_DEFAULT: &str = "127.0.1.1";
 
 /// Returns a container's host name.
 pub fn hostname(plan: &Plan) -> String {
@@ -42,7 +42,7 @@ pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
     let short = name.split_once('.').map_or(String::new(), |(short, _)| format!(" {short}"));
     let mut own: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     if own.is_empty() {
-        own.push(NOWHERE.to_owned());
+        own.push(OWN_ADDRESS_DEFAULT.to_owned());
     }
     for address in own {
         text += &format!("{address} {name}{short}\n");
@@ -56,8 +56,8 @@ pub fn is_own_server(server: IpAddr) -> bool {
     server.is_loopback() || server.is_unspecified()
 }
 
-/// Resolver option: look up a name without dots unchanged before trying the search domains.
-const AS_IT_IS: &str = "ndots:0";
+/// Resolver option: the resolver looks up a name without dots unchanged before it tries the search domains.
+const NDOTS_ZERO: &str = "ndots:0";
 
 /// Returns /etc/resolv.conf. Name servers, search domains and options each come from the request or, if unset there,
 /// from the CNI network. If both set no name servers and the container can reach the host's resolvers, all missing
@@ -92,7 +92,7 @@ pub fn resolv_conf(plan: &Plan, addresses: &Addresses, of_host: &str) -> String 
     }
     if !addresses.name_servers.is_empty() && !asked.dns_servers.iter().copied().any(is_own_server) {
         servers.clone_from(&addresses.name_servers);
-        options = first_of(&asked.dns_options, &[AS_IT_IS.to_owned()]);
+        options = first_of(&asked.dns_options, &[NDOTS_ZERO.to_owned()]);
     }
     let mut text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
     for (word, list) in [("search", searches), ("options", options)] {
@@ -136,7 +136,7 @@ mod tests {
     use crate::validate::{Draft, Policy, validate};
 
     const HOST: &str =
-        "# made by someone\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nsearch old\ndomain corp\noptions edns0\n";
+        "# generated\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nsearch old\ndomain corp\noptions edns0\n";
 
     fn plan(network: Network, connectivity: Connectivity) -> Plan {
         let policy = Policy { allow_host_network: true, allow_egress: true, ..Policy::default() };

@@ -53,8 +53,8 @@ pub enum PayloadError {
     /// Bytes follow the last string; holds their number.
     #[error("{0} bytes follow the last string of the payload")]
     Trailing(usize),
-    /// A list does not have the expected structure.
-    #[error("the {0} of the payload is malformed")]
+    /// The structure of the payload is invalid; holds the reason.
+    #[error("the payload is malformed: {0}")]
     Shape(&'static str),
 }
 
@@ -192,17 +192,17 @@ impl<'a> ProcessPayload<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, PayloadError> {
         let strings = decode(bytes)?;
         if strings.iter().any(|string| string.contains(&0)) {
-            return Err(PayloadError::Shape("NUL"));
+            return Err(PayloadError::Shape("a string contains NUL"));
         }
         let [path, dir, count, rest @ ..] = &strings[..] else {
-            return Err(PayloadError::Shape("head"));
+            return Err(PayloadError::Shape("the path, directory or argument count is missing"));
         };
         let count: usize = std::str::from_utf8(count)
             .ok()
             .and_then(|count| count.parse().ok())
-            .ok_or(PayloadError::Shape("argument count"))?;
+            .ok_or(PayloadError::Shape("the argument count is invalid"))?;
         if count > rest.len() {
-            return Err(PayloadError::Shape("argument count"));
+            return Err(PayloadError::Shape("the argument count is invalid"));
         }
         let (args, env) = rest.split_at(count);
         Ok(Self { path, dir, args: args.to_vec(), env: env.to_vec() })
@@ -217,12 +217,13 @@ impl<'a> ProcessPayload<'a> {
         let public = plan.environment_names.len();
         let names = &plan.secret_environment_names;
         let value = |(name, pair): (&String, &&'a [u8])| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
-        let of_env = self.env.get(public..public + names.len()).ok_or(PayloadError::Shape("environment"))?;
-        let of_env = names.iter().zip(of_env).map(|pair| value(pair).ok_or(PayloadError::Shape("environment")));
+        let missing = PayloadError::Shape("a variable is missing");
+        let of_env = self.env.get(public..public + names.len()).ok_or(missing)?;
+        let of_env = names.iter().zip(of_env).map(|pair| value(pair).ok_or(missing));
         let of_args = plan
             .secret_arguments
             .iter()
-            .map(|index| self.args.get(*index as usize).copied().ok_or(PayloadError::Shape("argument list")));
+            .map(|index| self.args.get(*index as usize).copied().ok_or(PayloadError::Shape("an argument is missing")));
         of_env.chain(of_args).collect()
     }
 }

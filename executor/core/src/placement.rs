@@ -86,8 +86,8 @@ pub struct PlacementRequest<'a> {
 }
 
 impl PlacementRequest<'_> {
-    /// Returns true if programs expect to write in the directory or below it. A dotted name counts only with read-only
-    /// files: in the layout of writable files, programs can write in the directory anyway.
+    /// Returns true if programs expect to write in the directory or below it. A dotted name counts only if the secret
+    /// files are read-only: with writable secret files, programs can also write in the mounted directory.
     fn must_stay_writable(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
         let dotted = self.layout == Layout::Generations
@@ -108,27 +108,27 @@ pub fn place<V: RootfsView>(
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
     let PlacementRequest { files, directories, files_root, shared, home: _, layout } = request;
     let fresh = &[fresh, shared].concat();
-    let look = ConflictSearch::new(fresh, view);
+    let search = ConflictSearch::new(fresh, view);
     let mut violations = Vec::new();
     // Directories that may become mount points. If directories are nested, the outermost is used.
     let mut own: BTreeSet<PathBuf> = BTreeSet::new();
     for (index, directory) in directories.iter().enumerate() {
-        match look.first_missing(directory, directory)? {
+        match search.first_missing(directory, directory)? {
             Ok(missing) => own.extend(missing.map(|_| directory.clone())),
             Err(why) => violations.push(Violation::new(format!("file_directories[{index}]"), Unsuitable.because(why))),
         }
     }
-    let mut ways = Vec::with_capacity(files.len());
+    let mut missing_parents = Vec::with_capacity(files.len());
     for file in files {
-        match look.way(&file.path)? {
+        match search.first_missing_parent(&file.path)? {
             Err(why) => violations.push(Violation::new(file.path_field(), Unsuitable.because(why))),
-            Ok(missing) => ways.push(missing),
+            Ok(missing) => missing_parents.push(missing),
         }
     }
     if !violations.is_empty() {
         return Err(PlacementError::Violations(violations));
     }
-    for (file, missing) in files.iter().zip(&ways) {
+    for (file, missing) in files.iter().zip(&missing_parents) {
         let (Some(missing), Some(parent)) = (missing, file.path.parent()) else { continue };
         let mut roots = directories.iter().map(PathBuf::as_path).chain([files_root]);
         match roots.find(|root| parent.starts_with(root)) {
@@ -148,7 +148,7 @@ pub fn place<V: RootfsView>(
     for target in directories.iter().filter_map(|directory| outermost(directory)) {
         points.entry(target.clone()).or_insert_with(|| point(target, Content::Directory(Vec::new())));
     }
-    for (index, (file, missing)) in files.iter().zip(&ways).enumerate() {
+    for (index, (file, missing)) in files.iter().zip(&missing_parents).enumerate() {
         let target = missing.as_ref().and_then(|_| outermost(&file.path));
         let Some(target) = target else {
             points.insert(file.path.clone(), point(file.path.clone(), Content::File(index)));
@@ -187,8 +187,8 @@ pub fn place_file<V: RootfsView>(
     view: &V,
 ) -> Result<Result<MountPoint, String>, (PathBuf, V::Error)> {
     let in_dev = path.starts_with("/dev"); // fresh in every container
-    let way = if in_dev { Ok(Ok(None)) } else { ConflictSearch::new(fresh, view).way(path) };
-    match way {
+    let missing = if in_dev { Ok(Ok(None)) } else { ConflictSearch::new(fresh, view).first_missing_parent(path) };
+    match missing {
         Ok(Err(why)) => Ok(Err(why)),
         Ok(Ok(_)) => {
             let in_fresh_mount = in_dev || fresh.iter().any(|mount| path.starts_with(mount));

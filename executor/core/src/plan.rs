@@ -167,7 +167,7 @@ pub enum Principal {
     Name(String),
 }
 
-/// `user[:group]`; root if the request has none.
+/// User and optional group of a process (`user[:group]`); root if the request names no user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserRef {
     /// User id or name.
@@ -372,7 +372,7 @@ pub struct Plan {
     #[serde(default)]
     pub connectivity: Connectivity,
     /// Mounts, kernel settings and host names.
-    #[serde(default = "surroundings::before")]
+    #[serde(default = "surroundings::legacy_default")]
     pub surroundings: Surroundings,
     /// Volumes, in the order of the request.
     #[serde(default)]

@@ -253,7 +253,7 @@ const WATCHDOG_SECONDS_MAX: u64 = 3600;
 const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
 
 /// Minimum size at which a log file is rotated, in bytes: an entry must fit.
-const LOG_BYTES_LEAST: u64 = 64 << 10;
+const LOG_BYTES_MIN: u64 = 64 << 10;
 
 /// An invalid value in the configuration.
 #[derive(Debug, PartialEq, Eq)]
@@ -305,7 +305,7 @@ impl LauncherSettings {
 
     /// Returns the size at which a log file is rotated, in bytes.
     pub fn log_bytes(&self) -> u64 {
-        self.log_bytes_max.max(LOG_BYTES_LEAST)
+        self.log_bytes_max.max(LOG_BYTES_MIN)
     }
 }
 

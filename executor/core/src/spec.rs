@@ -179,12 +179,12 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
 }
 
 fn mounts(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<Mount>, OciSpecError> {
-    let mut all = of_kernel(plan.surroundings.shm_bytes, plan.host_options.has_whole_dev())?;
+    let mut all = kernel_mounts(plan.surroundings.shm_bytes, plan.host_options.has_whole_dev())?;
     if !shows_hosts_sys(plan) {
         all.push(sys(plan.isolation.privileged)?);
     }
     all.push(cgroup(resolved.cgroup_view, plan.isolation.has_writable_cgroup())?);
-    // With volumes, the shim mounts the tmpfs file systems in the order of their paths.
+    // With volumes or CDI devices, the shim mounts the tmpfs file systems, so that outer mounts come first.
     if !plan.has_ordered_mounts() {
         for one in in_memory(plan) {
             all.push(one.mount()?);
@@ -205,7 +205,7 @@ fn mounts(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<Mount>, OciSpecErr
 const DEV_ENTRIES: usize = 128;
 
 /// Returns the mounts of /proc and of the file systems below /dev.
-fn of_kernel(shm_bytes: u64, has_whole_dev: bool) -> Result<Vec<Mount>, OciSpecError> {
+fn kernel_mounts(shm_bytes: u64, has_whole_dev: bool) -> Result<Vec<Mount>, OciSpecError> {
     let entries = if has_whole_dev { DEV_ENTRIES + HOST_DEVICES_MAX } else { DEV_ENTRIES };
     let entries = format!("nr_inodes={entries}");
     let terminals = format!("max={TERMINALS_MAX}");

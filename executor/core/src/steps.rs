@@ -27,7 +27,7 @@ use std::time::Duration;
 use crate::plan::{Action, Actions, Direction, Messages, PlannedProcess, PlannedTransfer};
 use crate::record::{Exit, StepRecord, StepState};
 use crate::time::Timestamp;
-use error::{Cause, StepError, Why, several};
+use error::{Cause, StepError, Why, join_errors};
 pub use restart::RestartOutcome;
 use restart::Restarts;
 
@@ -152,7 +152,7 @@ struct Step {
 pub struct Steps {
     steps: Vec<Step>,
     orders: Vec<StepOrder>,
-    /// Uptime of the machine, last set by the caller.
+    /// Uptime of the machine, as last set by the caller.
     uptime: Duration,
 }
 
@@ -174,7 +174,7 @@ impl Steps {
                     below = steps.add("", "", Role::Codependent { fails_on_exit: false }, Some(below));
                 }
             }
-            steps.grow(&path, action, (processes, transfers), below);
+            steps.add_action(&path, action, (processes, transfers), below);
         }
         steps
     }
@@ -293,7 +293,7 @@ impl Steps {
         index
     }
 
-    fn grow(
+    fn add_action(
         &mut self,
         path: &str,
         action: &Action,
@@ -326,7 +326,7 @@ impl Steps {
             _ => String::new(),
         };
         for (below, child) in action.children() {
-            self.grow(&format!("{path}{below}"), child, leaves, index);
+            self.add_action(&format!("{path}{below}"), child, leaves, index);
         }
     }
 
@@ -386,7 +386,7 @@ impl Steps {
         match &self.steps[index].role {
             Role::Run(process) => self.orders.push(StepOrder::Cancel(*process)),
             Role::Transfer { index: transfer, .. } => self.orders.push(StepOrder::CancelTransfer(*transfer)),
-            Role::Restart(restarts) if restarts.waits() => self.cancel_wait(index, now),
+            Role::Restart(restarts) if restarts.is_delayed() => self.cancel_wait(index, now),
             _ => self.cancel_children(index, now),
         }
     }
@@ -473,7 +473,7 @@ impl Steps {
                 if !self.has_running_child(index) {
                     let children = self.steps[index].children.iter();
                     let errors = children.filter_map(|child| self.steps[*child].error.clone()).collect();
-                    self.finish(index, several(errors), now);
+                    self.finish(index, join_errors(errors), now);
                 }
             }
             Role::Codependent { fails_on_exit } => {
@@ -485,7 +485,7 @@ impl Steps {
                 self.cancel_children(index, now);
                 if !self.has_running_child(index) {
                     let errors = std::mem::take(&mut self.steps[index].errors);
-                    self.finish(index, several(errors), now);
+                    self.finish(index, join_errors(errors), now);
                 }
             }
             Role::Try => self.finish(index, None, now),

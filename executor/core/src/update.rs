@@ -125,7 +125,7 @@ impl FileUpdate {
     /// Returns a violation for each path without a mount point.
     pub fn place(&self, plan: &Plan, mounts: &[MountPoint]) -> Result<PlacedUpdate, Vec<Violation>> {
         let mut violations = Vec::new();
-        let homes = homes(plan, mounts);
+        let mounts_by_path = mounts_by_path(plan, mounts);
         let mut lists: Vec<Vec<usize>> = vec![Vec::new(); mounts.len()];
         let directories: BTreeMap<&Path, usize> = (0..mounts.len())
             .filter(|mount| matches!(mounts[*mount].content, Content::Directory(_)))
@@ -133,7 +133,7 @@ impl FileUpdate {
             .collect();
         for (index, file) in self.files.iter().enumerate() {
             let above = || file.path.ancestors().skip(1).find_map(|parent| directories.get(parent));
-            match homes.get(&*file.path).or_else(above).copied() {
+            match mounts_by_path.get(&*file.path).or_else(above).copied() {
                 Some(mount) => lists[mount].push(index),
                 None => violations.push(Violation::new(
                     format!("{}.path", file.field),
@@ -179,18 +179,18 @@ impl FileUpdate {
 }
 
 /// Returns the index of the mount point of each existing file.
-fn homes<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize> {
-    let mut homes = BTreeMap::new();
+fn mounts_by_path<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize> {
+    let mut mounts_by_path = BTreeMap::new();
     for (mount, point) in mounts.iter().enumerate() {
         let indices: &mut dyn Iterator<Item = usize> = match &point.content {
             Content::File(index) => &mut std::iter::once(*index),
             Content::Directory(files) => &mut files.iter().map(|(index, _)| *index),
         };
         for file in indices.filter_map(|index| plan.files.get(index)) {
-            homes.insert(&*file.path, mount);
+            mounts_by_path.insert(&*file.path, mount);
         }
     }
-    homes
+    mounts_by_path
 }
 
 fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {

@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(ViolationReason::from_name(name), *reason);
         }
         let rows = page.lines().filter(|line| line.starts_with("| `")).count();
-        assert_eq!(rows, ViolationReason::ALL.len(), "docs/errors.md has rows of no reason");
+        assert_eq!(rows, ViolationReason::ALL.len(), "docs/errors.md has a row for an unknown reason");
         assert_eq!(ViolationReason::from_name("OF_A_NEWER_PEER"), ViolationReason::InvalidValue);
     }
 }

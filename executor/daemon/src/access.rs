@@ -1,5 +1,4 @@
-//! Access control: a table of methods and the callers that may use them. Methods that are not in the table are not
-//! served.
+//! Access control: a table of methods and the callers that may use them. Only methods in the table are served.
 //!
 //! Local clients are authorized by their kernel-reported credentials (`Socket`), network clients by their certificates
 //! (`callers`) and the rules in force (`rules`).
@@ -114,13 +113,13 @@ pub(crate) struct Method {
     /// Name, such as `executor.v1.Executor/Run`.
     pub(crate) name: &'static str,
     /// True if the method may run for a long time.
-    pub(crate) lasts: bool,
+    pub(crate) is_long_running: bool,
 }
 
 /// Returns the served method for a path.
 pub(crate) fn method(path: &str) -> Option<Method> {
     let (found, _) = TABLE.iter().find(|(name, _)| *name == path)?;
-    Some(Method { name: found.strip_prefix('/').unwrap_or(found), lasts: LONG_RUNNING.contains(found) })
+    Some(Method { name: found.strip_prefix('/').unwrap_or(found), is_long_running: LONG_RUNNING.contains(found) })
 }
 
 /// Local clients that are operators, in addition to root.
@@ -166,7 +165,7 @@ impl Client {
     }
 
     /// Returns the metrics label of the socket that the client connected to.
-    pub(crate) fn door(&self) -> &'static str {
+    pub(crate) fn socket_label(&self) -> &'static str {
         match self {
             Self::Local(socket, _) => socket.name(),
             Self::Remote(_) => TCP,

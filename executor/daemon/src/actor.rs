@@ -3,12 +3,12 @@
 //! ```text
 //!  launch ──> follow the shim's reports ──> exit record ──> completed ──> resources removed: capacity free
 //!    │               │  connection lost
-//!    │               └──> exit record? shim again? else wait for the launcher, which cleans up after a lost shim
+//!    │               └──> exit record? reconnect? else wait for the launcher, which cleans up after a lost shim
 //!    └─ refused ──> wiping, completed, deleted: the id is free, and waiting callers get the reason
 //! ```
 //! Reports may be duplicated, late or lost. `lifecycle::advance` alone decides which reports are new. An exit record
-//! completes a container. If the shim was lost before it wrote the record, the container completes without one after
-//! the launcher has cleaned up.
+//! completes a container. If the shim was lost before it wrote the record, the container completes without a record
+//! after the launcher has cleaned up.
 
 mod changes;
 pub(crate) mod checks;
@@ -64,9 +64,9 @@ struct Actor {
     /// Secrets that were sent to the launcher and that no shim has confirmed. The secrets are overwritten when the
     /// container runs, completes or is refused.
     unconfirmed: Vec<MemFile>,
-    /// Running checks of the current connection.
+    /// Task that runs the checks over the current connection.
     checking: Option<Checking>,
-    /// Running downloads and uploads of the current connection.
+    /// Downloads and uploads that run over the current connection.
     transferring: Transferring,
     /// Current lifecycle phase, and when it started.
     phase: Option<(Phase, Instant)>,
@@ -254,7 +254,7 @@ impl Actor {
             if !self.node.config.paths.live_container(self.handle.id()).exists() {
                 return self.finished().await;
             }
-            // There is no shim and no exit record, so the launcher cleans up the container now or after a restart.
+            // There is no shim and no exit record. The launcher, possibly after a restart, cleans up the container.
             loop {
                 let deadline = self.deadline(None);
                 tokio::select! {
@@ -322,7 +322,7 @@ impl Actor {
         Some(Deadline { phase, since, limit, grace: self.facts.plan.grace, link: link.cloned() })
     }
 
-    /// Quarantines the container for its current phase. Also kills the container if the phase is creation or stop.
+    /// Quarantines the container. Also kills the container if a shim is connected and the phase is creation or stop.
     fn quarantine(&mut self, link: Option<&Arc<ShimLink>>) {
         let Some((phase, _)) = self.phase else { return };
         let (now, id) = (crate::now(), self.handle.id());
@@ -353,8 +353,8 @@ impl Actor {
         }
     }
 
-    /// Ends the quarantine if this state does not belong to the quarantined phase.
-    fn goes_on_to(&mut self, state: State) {
+    /// Ends the quarantine if `state` belongs to another phase than the quarantined one.
+    fn leave_quarantine_on_phase_change(&mut self, state: State) {
         if self.facts.quarantine.is_some_and(|quarantine| Phase::from_state(state) != Some(quarantine.phase)) {
             self.leave_quarantine();
         }
@@ -388,7 +388,7 @@ impl Actor {
                         }
                         return Ok(FollowEnd::Lost);
                     }
-                    // Skip a repeated report of `initializing`: nothing in its record is needed before the next state.
+                    // Skip a repeated report of `initializing`: the record is not needed before the next state.
                     Some(State::Initializing) if self.facts.state == State::Initializing => {}
                     Some(state) => {
                         self.reached(state);
@@ -441,7 +441,7 @@ impl Actor {
         self.complete();
     }
 
-    /// Completes a container whose shim has exited and which the launcher has cleaned up.
+    /// Completes, unregisters or refuses a container whose shim has exited and which the launcher has cleaned up.
     async fn finished(mut self: Box<Self>) {
         if self.conclude_from_record() {
             return self.watch_removal(None).await;
@@ -485,7 +485,7 @@ impl Actor {
         let is_later = reached > self.facts.state;
         let passed = advance(self.facts.state, reached, self.facts.started_at.is_some());
         self.facts.state = self.facts.state.max(reached);
-        self.goes_on_to(self.facts.state);
+        self.leave_quarantine_on_phase_change(self.facts.state);
         if self.facts.state >= State::Running {
             self.wipe_unconfirmed();
         }
@@ -518,7 +518,7 @@ impl Actor {
     fn complete(&mut self) {
         let passed = advance(self.facts.state, State::Completed, self.facts.started_at.is_some());
         self.facts.state = State::Completed;
-        self.goes_on_to(State::Completed);
+        self.leave_quarantine_on_phase_change(State::Completed);
         self.wipe_unconfirmed();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));

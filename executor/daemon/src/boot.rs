@@ -94,8 +94,8 @@ pub enum BootError {
         program: PathBuf,
         why: String,
     },
-    /// The privileges cannot be dropped.
-    #[error("cannot drop privileges to user {user}")]
+    /// The privileges of the process cannot be restricted.
+    #[error("cannot restrict the privileges of this process (user {user})")]
     Privileges {
         /// User to which the process switches.
         user: String,
@@ -147,7 +147,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     drop_privileges(config, &account, root, parent)?;
     raise_descriptors();
     // The daemon was started as root and runs as the overflow user, which other programs may use, too.
-    let shared = root && account.uid == account::NOBODY;
+    let shared = root && account.uid == account::OVERFLOW_UID;
     if shared {
         tracing::warn!(
             "running as the overflow user, which other programs may also use: calls from this user are refused; set `user` to a dedicated user"

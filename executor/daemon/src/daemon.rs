@@ -32,7 +32,7 @@ use crate::{api, scrape};
 const CALLS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for sending the last spans to the trace collector.
 const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for log sink tasks to save their positions.
+/// Time limit for log sink tasks to stop.
 const LOG_SINKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for the containers of an ephemeral daemon to exit.
 const CONTAINERS_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -112,8 +112,9 @@ pub async fn serve(
     let mut remote = None;
     if let (Some(tcp), Some(listener), Some(certificates)) = (&config.tcp, listeners.tcp, certificates) {
         let hangup = renewal::hangup().map_err(ServeError::Hangup)?;
-        let (door, metrics) = (Arc::clone(&certificates), Arc::clone(&node.metrics));
-        let served = server::serve_tcp(listener, tcp, door, routes, config.bounds, metrics, stopping.clone());
+        let (server_certificates, metrics) = (Arc::clone(&certificates), Arc::clone(&node.metrics));
+        let served =
+            server::serve_tcp(listener, tcp, server_certificates, routes, config.bounds, metrics, stopping.clone());
         remote = Some(tokio::spawn(served.map_err(ServeError::Listen)?));
         tokio::spawn(renewal::run_certificate_reload(Arc::clone(&node), certificates, hangup));
     }

@@ -28,7 +28,7 @@ use crate::node::Node;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) use apply::apply;
-pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
+pub(crate) use problem::{from_image_error, from_image_error_in, from_image_error_of_run};
 pub(crate) use usage::store_usage;
 
 /// Returns the image reference of a request's root file system, if it is an image, or all errors of the reference.
@@ -147,11 +147,11 @@ pub(crate) async fn resolve(
     credentials: Option<Credentials>,
     field: &str,
 ) -> Result<Resolved, ApiError> {
-    // Without a launcher nothing can be unpacked or run.
+    // Without a launcher, no image can be unpacked and no container can run.
     node.launcher.session()?;
     tokio::select! {
         resolved = node.images.resolve(reference, policy, credentials) => {
-            resolved.map_err(|error| of_image_of_run(&error, field))
+            resolved.map_err(|error| from_image_error_of_run(&error, field))
         }
         () = node.until_stopping() => Err(ApiError::stopping()),
     }

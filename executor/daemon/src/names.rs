@@ -224,7 +224,7 @@ impl NameServers {
 
     /// Returns the container that has this address on a network. If the container's start has not been reported to
     /// executord yet, waits for the report.
-    async fn client_soon(&self, served: &ServedNetwork, address: IpAddr) -> Option<Arc<Client>> {
+    async fn wait_for_client(&self, served: &ServedNetwork, address: IpAddr) -> Option<Arc<Client>> {
         if let Some(client) = self.client(served, address) {
             return Some(client);
         }

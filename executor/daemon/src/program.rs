@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
     match args.generate() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        Err(error) => return fail(1, &format!("cannot generate: {error}")),
+        Err(error) => return fail(1, &format!("cannot write the manual page: {error}")),
     }
     let config = match Config::load(&args) {
         Ok(config) => config,

@@ -277,7 +277,7 @@ pub(crate) fn serve_tcp(
     stopping: watch::Receiver<bool>,
 ) -> std::io::Result<impl Future<Output = ()> + use<>> {
     let counted = Arc::clone(&metrics);
-    let mut guests =
+    let mut accepted_streams =
         tls::open(listener, settings.limits, certificates, move || counted.stranger_refused(), stopping.clone())?;
     let routes = routes.prepare();
     Ok(async move {
@@ -285,7 +285,7 @@ pub(crate) fn serve_tcp(
         let (slots, budget) = (Slots::new(limits), AnswerBudget::new(Shares::WITHOUT_ROOT));
         let (alive, mut ended) = mpsc::channel::<Infallible>(1);
         let mut refusals = Refusals::default();
-        while let Some(AcceptedStream { caller, stream, session, admission, place }) = guests.recv().await {
+        while let Some(AcceptedStream { caller, stream, session, admission, place }) = accepted_streams.recv().await {
             let calls = Calls::new(bounds.streams);
             let owner = Owner::Caller(caller.number);
             let Some(slot) = slots.take(owner, &calls) else {
@@ -373,7 +373,7 @@ impl Connection {
     async fn serve(self, lingering: LingeringSocket, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { routes, client, bounds, calls, budget, slot, .. } = self;
         let Self { lifetime, shortage, admission, mut stopping, metrics, _alive, .. } = self;
-        let _open = metrics.connected(client.door());
+        let _open = metrics.connected(client.socket_label());
         let service = {
             let (calls, budget, client) = (calls.clone(), budget.clone(), client.clone());
             service_fn(move |request| {

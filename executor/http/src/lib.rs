@@ -1,11 +1,10 @@
-//! Sends one HTTP request on its own connection, with time limits and without further requests that the caller did not
-//! make.
+//! Sends one HTTP request per connection, with time limits. Sends no request that the caller did not make.
 //!
 //! Input: an origin, a path and headers; output: a response whose body is read piece by piece. Redirects are not
-//! followed, a proxy is used only if the client has one, cookies are not stored, nothing is decompressed. A host that
-//! another party named is not contacted if its address is private, link-local or this machine's own. The check applies
-//! to the address of the connection, so a name cannot resolve to one address for the check and to another for the
-//! connection.
+//! followed, a proxy is used only if the client has one, cookies are not stored, nothing is decompressed. A host that a
+//! server named is contacted only if the host's address is public or has the same reach as the server's address (see
+//! [`Destinations`]). The check applies to the address of the connection, so a name cannot resolve to one address for
+//! the check and to another for the connection.
 
 #![forbid(unsafe_code)]
 
@@ -433,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_apart() {
+    fn url_is_split_into_origin_and_path() {
         let base = Origin::new("r.example:5000", true);
         let parse = |address: &str| Origin::parse(address, &base).map(|(origin, path)| format!("{origin} {path}"));
         let table = [

@@ -22,8 +22,8 @@ impl Reach {
     /// addresses.
     pub fn from_address(address: IpAddr) -> Self {
         let reach = |one| match one {
-            IpAddr::V4(address) => of_v4(address),
-            IpAddr::V6(address) => of_v6(address),
+            IpAddr::V4(address) => classify_v4(address),
+            IpAddr::V6(address) => classify_v6(address),
         };
         forms::with_embedded(address).into_iter().map(reach).max().unwrap_or(Self::LinkLocal)
     }
@@ -45,7 +45,7 @@ impl Reach {
     }
 }
 
-fn of_v4(address: Ipv4Addr) -> Reach {
+fn classify_v4(address: Ipv4Addr) -> Reach {
     match address.octets() {
         [127 | 0, ..] => Reach::Loopback,
         [169, 254, ..] | [224..=255, ..] => Reach::LinkLocal,
@@ -56,7 +56,7 @@ fn of_v4(address: Ipv4Addr) -> Reach {
     }
 }
 
-fn of_v6(address: Ipv6Addr) -> Reach {
+fn classify_v6(address: Ipv6Addr) -> Reach {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Reach::Loopback,
         // Translators of the site (RFC 8215).

@@ -2,8 +2,8 @@
 //!
 //! The image specification makes `platform` optional in an index entry and lets an index list indexes. Entries with a
 //! platform are selected by their platform. If no platform fits, the search reads the entries without a platform in
-//! order, and takes their platforms from their configurations. The search is depth first, with limits on depth and
-//! documents.
+//! order, and takes their platforms from their configurations. The search is depth first, with limits on the nesting
+//! depth and on the number of documents read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) struct Search<'a> {
     host: Host,
     what: &'a str,
     /// Stack of candidates; the last candidate is read next.
-    waiting: Vec<Candidate>,
+    candidates: Vec<Candidate>,
     read: usize,
     /// Platforms of images that do not run on this host.
     there: BTreeSet<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(crate) fn new(host: Host, what: &'a str) -> Self {
-        Self { host, what, waiting: Vec::new(), read: 0, there: BTreeSet::new() }
+        Self { host, what, candidates: Vec::new(), read: 0, there: BTreeSet::new() }
     }
 
     /// Adds the entries of an index whose images may run on this host. `indexes` ends with that index.
@@ -80,7 +80,7 @@ impl<'a> Search<'a> {
         let indexes = Arc::new(indexes);
         for descriptor in chosen.into_iter().take(CANDIDATES_MAX + 1).rev() {
             let (digest, size) = digest_and_size(descriptor, self.what)?;
-            self.waiting.push(Candidate { digest, size, indexes: Arc::clone(&indexes) });
+            self.candidates.push(Candidate { digest, size, indexes: Arc::clone(&indexes) });
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ impl<'a> Search<'a> {
     /// were read.
     pub(crate) fn next(&mut self) -> Result<Candidate, ImageError> {
         let what = || self.what.to_owned();
-        let Some(next) = self.waiting.pop() else {
+        let Some(next) = self.candidates.pop() else {
             let there = std::mem::take(&mut self.there).into_iter().collect();
             return Err(ImageError::NoPlatform { what: what(), wanted: self.host.to_string(), there });
         };

@@ -35,11 +35,11 @@ impl Documents {
             return Err(ImageError::Malformed { what: what.to_owned(), why });
         };
         let config = manifest::configuration(&configuration, &Host::here(), what)?;
-        // Report invalid defaults now and not at the first run.
+        // Report invalid defaults now and not when the image first runs.
         ImageDefaults::from_configuration(&config)?;
         let layers = manifest::layers(&parsed, &config, image_bytes_max, what)?;
         let size = layers.iter().map(|layer| layer.size).sum::<u64>() + configuration.len() as u64;
-        let platform = platform::shown(config.os(), config.architecture(), config.variant().as_deref());
+        let platform = platform::to_text(config.os(), config.architecture(), config.variant().as_deref());
         Ok(Self { digest, manifest, index_digest, config_digest, configuration, platform, layers, size })
     }
 

@@ -153,7 +153,7 @@ pub enum ImageError {
     },
     /// executord has no permission to read the file.
     #[error(
-        "{} cannot be read by executord's user (uid {uid}): let that user read it, or use `agent-cli run` or `agent-cli image pull`, which read the image as their caller and send it to executord",
+        "executord (uid {uid}) has no permission to read {}: grant this permission, or use `agent-cli run` or `agent-cli image pull`, which read the image with your permissions and send it to executord",
         .path.display()
     )]
     NotReadable {
@@ -188,7 +188,10 @@ pub enum ImageError {
         reference: String,
     },
     /// A layer or the configuration of the image is missing or damaged, and the pull policy forbids fetching it.
-    #[error("a part of {reference} is missing or damaged on this node, and the pull policy is `never`: pull it again")]
+    #[error(
+        "a part of {reference} is missing or damaged on this node, and the pull policy is `never`: \
+        pull the image again"
+    )]
     Incomplete {
         /// Reference in the request.
         reference: String,
@@ -206,21 +209,21 @@ pub enum ImageError {
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
     /// The image has no signature that satisfies the operator's rules.
-    #[error("{what} has no valid signature that this daemon's configuration requires (images.signed): {why}")]
+    #[error("{what} has no signature that satisfies this daemon's configuration (images.signed): {why}")]
     Unsigned {
         what: String,
         /// Reasons why the signatures were not accepted.
         why: String,
     },
     /// A layer could not be unpacked.
-    #[error("layer {diff_id}")]
+    #[error("cannot unpack layer {diff_id}")]
     Unpack {
         diff_id: Digest,
         #[source]
         source: UnpackError,
     },
     /// The layer store failed.
-    #[error("the layer store")]
+    #[error("the layer store failed")]
     Layers(#[source] UnpackError),
     /// The client disconnected before it had sent the complete archive.
     #[error("the archive is truncated after {got} bytes: the client disconnected")]
@@ -279,7 +282,7 @@ impl ImageError {
 
     /// Returns true if the registry or the connection caused the error, so that a mirror may succeed. Returns false if
     /// the caller, the policy or this host caused the error.
-    pub(crate) fn is_of_registry(&self) -> bool {
+    pub(crate) fn is_registry_error(&self) -> bool {
         !matches!(
             self,
             Self::OtherForm { .. }

@@ -142,9 +142,9 @@ impl<L: LayerStore> Images<L> {
         credentials: Option<Credentials>,
     ) -> Result<Resolved, Arc<ImageError>> {
         self.intake.settings.policy.permits(reference).map_err(|refused| Arc::new(refused.into()))?;
-        // A file on local disk may have changed, and reading it needs no network.
-        let look_first = policy == Policy::Never || reference.file().is_none() && policy == Policy::IfMissing;
-        if look_first && let Some(resolved) = self.ready(reference).await.map_err(Arc::new)? {
+        // Read a layout or archive on local disk each time: the file may have changed, and reading needs no network.
+        let use_present = policy == Policy::Never || reference.file().is_none() && policy == Policy::IfMissing;
+        if use_present && let Some(resolved) = self.ready(reference).await.map_err(Arc::new)? {
             return Ok(resolved);
         }
         if policy == Policy::Never {
@@ -154,7 +154,7 @@ impl<L: LayerStore> Images<L> {
             let mut watcher = self.pull(reference, credentials.clone());
             let Some(outcome) = watcher.outcome().await else { continue };
             let digest = outcome?.digest;
-            // Try again if the image was removed in between.
+            // Pull again if the image was removed after the pull.
             if let Some((record, held)) = self.intake.store.hold_image(|record| record.digest == digest) {
                 return self.resolved(record, held).await.map_err(Arc::new);
             }
@@ -346,7 +346,8 @@ impl Upload {
     }
 }
 
-/// Returns true if a reference refers to the image of a record. If the reference has a digest, its name is ignored.
+/// Returns true if a reference refers to the image of a record. If the reference has a digest, only the digest is
+/// compared.
 fn is_referred_to(record: &ImageRecord, reference: &ImageReference) -> bool {
     match reference.digest() {
         Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),

@@ -73,7 +73,7 @@ impl Section {
     }
 
     /// Returns an error if the byte range consists mostly of holes. Call this before reading the range.
-    fn is_stored(&self, what: &str) -> Result<(), ImageError> {
+    fn check_not_sparse(&self, what: &str) -> Result<(), ImageError> {
         let part = self.at..self.at.saturating_add(self.size);
         let most = holes::excess(&self.file, part, RATIO_MAX, FREE);
         match most.map_err(|error| ImageError::io("read", what, error))? {
@@ -110,7 +110,7 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
 
 /// Returns the format in which a source is read. Refuses an archive whose format differs from the declared format. An
 /// archive with the files of both formats, as written by `docker save`, may be declared as either.
-fn form_of(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Result<ImportFormat, ImageError> {
+fn detect_format(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Result<ImportFormat, ImageError> {
     if declared == ImportFormat::Layout {
         return Ok(declared);
     }
@@ -210,7 +210,7 @@ fn find(
             Box::new(archive::Archive::open(path, &what)?)
         }
     };
-    let found = match form_of(&mut *source, form, &what)? {
+    let found = match detect_format(&mut *source, form, &what)? {
         ImportFormat::DockerArchive => docker::find(&mut *source, inner, most, &what)?,
         form @ (ImportFormat::Layout | ImportFormat::OciArchive | ImportFormat::Archive) => {
             layout::find(&mut *source, form, inner, most, &what)?
@@ -265,7 +265,7 @@ fn copy(
     if section.size < size {
         return Err(ImageError::Truncated { what, declared: size, got: section.size });
     }
-    section.is_stored(&what)?;
+    section.check_not_sparse(&what)?;
     let (upload, mut blob) = make()?;
     let mut hasher = Hasher::new(digest.algorithm());
     let mut buffer = vec![0; 256 << 10];

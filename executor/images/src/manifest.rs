@@ -1,7 +1,7 @@
 //! Detects the type of a document, manifest or index, and reads the relevant fields.
 //!
-//! OCI's and Docker's (version 2, schema 2) formats differ only in names. A document that could be read as either type
-//! is refused, because an earlier checker may have read it as the other type.
+//! The OCI format and Docker's format (version 2, schema 2) differ only in names. A document that could be read as
+//! either type is refused, because an earlier checker may have read it as the other type.
 
 use executor_core::image::{Algorithm, Digest, LAYERS_MAX, read_configuration};
 use executor_core::text::printable;
@@ -89,7 +89,7 @@ pub(crate) fn check_layer_count(count: usize, what: &str) -> Result<(), ImageErr
         0 => "the image has no layers".to_owned(),
         1..=LAYERS_MAX => return Ok(()),
         _ => format!(
-            "the image has {count} layers; the maximum is {LAYERS_MAX}: build it with fewer, for example with \
+            "the image has {count} layers; the maximum is {LAYERS_MAX}: build it with fewer layers, for example with \
              `podman build --squash-all`"
         ),
     };
@@ -183,7 +183,7 @@ pub(crate) fn configuration(bytes: &[u8], host: &Host, what: &str) -> Result<Ima
         return Err(ImageError::NoPlatform {
             what: what.to_owned(),
             wanted: host.to_string(),
-            there: vec![platform::shown(os, arch, variant)],
+            there: vec![platform::to_text(os, arch, variant)],
         });
     }
     Ok(configuration)
@@ -213,13 +213,13 @@ mod tests {
         serde_json::from_str(&json).unwrap()
     }
 
-    fn taken(layers: &[String], diff_ids: usize) -> Result<Vec<LayerRecord>, ImageError> {
+    fn parse_layers(layers: &[String], diff_ids: usize) -> Result<Vec<LayerRecord>, ImageError> {
         let Manifest::Image(manifest) = parse(image(layers).as_bytes(), "", "x")? else { panic!("no image") };
         super::layers(&manifest, &configured(diff_ids), 1000, "x")
     }
 
     #[test]
-    fn a_document_is_of_one_kind() {
+    fn document_of_ambiguous_type_is_refused() {
         let index = r#"{"schemaVersion":2,"manifests":[]}"#;
         assert!(matches!(parse(index.as_bytes(), OCI_INDEX, "x"), Ok(Manifest::Index(_))));
         assert!(matches!(parse(image(&[]).as_bytes(), DOCKER_MANIFEST, "x"), Ok(Manifest::Image(_))));
@@ -249,7 +249,7 @@ mod tests {
             ("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", TAR_ZSTD),
             ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", TAR_GZIP),
         ] {
-            assert_eq!(taken(&[descriptor(kind, 10)], 1).unwrap()[0].media_type, expected, "{kind}");
+            assert_eq!(parse_layers(&[descriptor(kind, 10)], 1).unwrap()[0].media_type, expected, "{kind}");
         }
     }
 
@@ -257,18 +257,18 @@ mod tests {
     fn layers_are_limited_in_number_size_type() {
         let (gzip, unknown) = (descriptor(TAR_GZIP, 10), "application/vnd.oci.image.layer.v2.tar");
         let docker = descriptor("application/vnd.docker.image.rootfs.diff.tar.gzip", 990);
-        let both = taken(&[gzip.clone(), docker.clone()], 2).unwrap();
+        let both = parse_layers(&[gzip.clone(), docker.clone()], 2).unwrap();
         assert!(both.iter().all(|layer| layer.media_type == TAR_GZIP));
         assert!(matches!(
-            taken(&[gzip.clone(), docker.clone(), gzip.clone()], 3),
+            parse_layers(&[gzip.clone(), docker.clone(), gzip.clone()], 3),
             Err(ImageError::TooLarge { is: 1010, .. })
         ));
-        assert!(matches!(taken(&[descriptor(TAR, u64::MAX), docker], 2), Err(ImageError::TooLarge { .. })));
-        assert!(matches!(taken(std::slice::from_ref(&gzip), 2), Err(ImageError::Malformed { .. })));
-        assert!(matches!(taken(&[], 0), Err(ImageError::Unsupported { .. })));
-        assert!(matches!(taken(&[descriptor(unknown, 1)], 1), Err(ImageError::Unsupported { .. })));
+        assert!(matches!(parse_layers(&[descriptor(TAR, u64::MAX), docker], 2), Err(ImageError::TooLarge { .. })));
+        assert!(matches!(parse_layers(std::slice::from_ref(&gzip), 2), Err(ImageError::Malformed { .. })));
+        assert!(matches!(parse_layers(&[], 0), Err(ImageError::Unsupported { .. })));
+        assert!(matches!(parse_layers(&[descriptor(unknown, 1)], 1), Err(ImageError::Unsupported { .. })));
         let many = vec![descriptor(TAR, 1); LAYERS_MAX + 1];
-        let error = taken(&many, LAYERS_MAX + 1).unwrap_err();
+        let error = parse_layers(&many, LAYERS_MAX + 1).unwrap_err();
         assert!(error.to_string().contains("the image has 128 layers; the maximum is 127"), "{error}");
     }
 }

@@ -44,7 +44,7 @@ impl std::fmt::Display for Host {
 }
 
 /// Formats a platform: `os/arch[/variant]`.
-pub(crate) fn shown(os: &Os, arch: &Arch, variant: Option<&str>) -> String {
+pub(crate) fn to_text(os: &Os, arch: &Arch, variant: Option<&str>) -> String {
     let variant = variant.filter(|variant| !variant.is_empty()).map(|variant| format!("/{variant}"));
     let word = format!("{os}/{arch}{}", variant.unwrap_or_default());
     word.chars().filter(|c| c.is_ascii_graphic()).take(60).collect()
@@ -52,7 +52,7 @@ pub(crate) fn shown(os: &Os, arch: &Arch, variant: Option<&str>) -> String {
 
 /// Formats the platform of an index entry.
 pub(crate) fn from_index(platform: &Platform) -> String {
-    shown(platform.os(), platform.architecture(), platform.variant().as_deref())
+    to_text(platform.os(), platform.architecture(), platform.variant().as_deref())
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_variant_that_runs_is_taken() {
+    fn best_supported_variant_is_selected() {
         let arm = Host::from_arch("arm");
         let rank = |variant| arm.rank(&Os::Linux, &Arch::ARM, variant);
         assert!(rank(Some("v7")) < rank(Some("v6")) && rank(Some("v6")) < rank(None));

@@ -51,7 +51,7 @@ fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
 }
 
 /// Returns the images to remove, least recently used first, and the number of images that stay because they are in use.
-fn chosen(
+fn select_images(
     mut all: Vec<ImageRecord>,
     rules: &PruneRules,
     now: u64,
@@ -88,7 +88,7 @@ fn chosen(
 }
 
 impl<L: LayerStore> Images<L> {
-    /// Removes one of several references of an image if `text` is this reference and `all_names` is false. Otherwise
+    /// Removes only the reference `text` if the image has further references and `all_names` is false. Otherwise
     /// removes the image that `text` selects. `used_by` returns the name of a container that uses an image. Returns the
     /// record from before the removal, and true if the image was removed.
     ///
@@ -135,7 +135,7 @@ impl<L: LayerStore> Images<L> {
     ) -> Result<Pruned, ImageError> {
         let _gate = self.intake.gate.lock().await;
         let used = |digest: &Digest| used_by(digest).is_some() || self.intake.store.is_held(digest);
-        let (go, mut in_use) = chosen(self.intake.store.all(), &rules, now(), used);
+        let (go, mut in_use) = select_images(self.intake.store.all(), &rules, now(), used);
         let store = Arc::clone(&self.intake.store);
         let abandoned = blocking(move || store.ingest.abandoned(PARTIAL_BLOB_LIFETIME, SystemTime::now())).await?;
         let partial_bytes = abandoned.iter().map(|(_, size)| size).sum();
@@ -238,7 +238,7 @@ mod tests {
         // 1 is the oldest; 1 and 2 share a layer of 100 bytes.
         let all =
             vec![image(3, 30, &[(3, 50)]), image(1, 10, &[(10, 100), (1, 5)]), image(2, 20, &[(10, 100), (2, 7)])];
-        let (go, in_use) = chosen(all, &rules, 40, |d| used.iter().any(|n| digest(*n) == *d));
+        let (go, in_use) = select_images(all, &rules, 40, |d| used.iter().any(|n| digest(*n) == *d));
         (go.iter().map(|image| (1..=3).find(|n| digest(*n) == image.digest).unwrap()).collect(), in_use)
     }
 

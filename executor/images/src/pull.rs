@@ -60,7 +60,7 @@ pub(crate) async fn pull<L: LayerStore>(
             pull_from(intake, &mirror, (repository, selector), identity, report).await
         };
         match pulled.await {
-            Err(error) if error.is_of_registry() => {
+            Err(error) if error.is_registry_error() => {
                 let why = executor_core::errors::chain(&error);
                 tracing::warn!(%mirror, "the mirror cannot be used for {repository}: {why}");
             }

@@ -48,8 +48,8 @@ pub(crate) struct Registry {
     origin: Origin,
     identity: Option<Identity>,
     authorization: Mutex<Option<Authorization>>,
-    /// Range (such as public or loopback) of the address that sent the registry's first response. If the registry's
-    /// name later resolves to a nearer address, the connection is refused.
+    /// Reach (such as public or loopback) of the address that sent the registry's first response. If the registry's
+    /// name later resolves to a non-public address with another reach, the connection is refused.
     reach: OnceLock<Reach>,
     /// Decides from which repositories manifests may be fetched.
     policy: ImagePolicy,
@@ -118,7 +118,7 @@ impl Registry {
     }
 
     /// Fetches a manifest or index by tag or digest. If the registry declares a digest, the digest must match, because
-    /// a cache or proxy in between may have returned another document.
+    /// a cache or proxy may have returned another document.
     pub(crate) async fn manifest(&self, reference: &str, what: &str) -> Result<Document, ImageError> {
         let path = format!("/v2/{}/manifests/{reference}", self.repository);
         let document = self.document(&path, manifest::ACCEPTED, what).await?;
@@ -132,8 +132,8 @@ impl Registry {
         Ok(document)
     }
 
-    /// Fetches the index of the referrers of a digest (distribution specification 1.1). Returns `NotFound` if the
-    /// registry does not have this API.
+    /// Fetches the index of the referrers of a digest (distribution specification 1.1). Returns
+    /// [`ImageError::NotFound`] if the registry does not have this API or refuses access.
     pub(crate) async fn referrers(&self, digest: &Digest, what: &str) -> Result<Vec<u8>, ImageError> {
         let path = format!("/v2/{}/referrers/{digest}", self.repository);
         match self.document(&path, manifest::ACCEPTED, what).await {
@@ -263,8 +263,9 @@ impl Registry {
                 status if is_redirect(status) => {
                     redirects += 1;
                     (origin, path) = redirected(&answer, &origin, redirects, what)?;
-                    self.may_lead_to(accept, &origin, &path, what)?;
-                    // The caller chose the first host. Each redirect chooses the next host.
+                    self.check_redirect(accept, &origin, &path, what)?;
+                    // A server named the next host. The next address must suit the reach of the first server that
+                    // redirected.
                     named_by = named_by.or(Some(answer.reach));
                 }
                 StatusCode::UNAUTHORIZED if known && !introduced => {
@@ -288,7 +289,7 @@ impl Registry {
     /// Checks the target of a redirect. Manifests define an image, so the policy must allow a redirect to another
     /// repository. A redirect within the same repository is allowed even if no pattern matches, because mirrors have no
     /// patterns. Blobs are verified by digest, so their redirects are not checked.
-    fn may_lead_to(&self, accept: &str, to: &Origin, path: &str, what: &str) -> Result<(), ImageError> {
+    fn check_redirect(&self, accept: &str, to: &Origin, path: &str, what: &str) -> Result<(), ImageError> {
         if accept == "*/*" || self.policy.may_fetch_all() {
             return Ok(());
         }
@@ -383,7 +384,7 @@ fn content_length(answer: &Answer) -> Option<u64> {
 }
 
 /// Reads a short body. Returns `None` if the body is longer than `most` bytes or incomplete.
-async fn short(body: &mut Body, most: usize) -> Option<Vec<u8>> {
+async fn read_short_body(body: &mut Body, most: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     while let Some(data) = body.next().await.ok()? {
         bytes.extend_from_slice(&data);

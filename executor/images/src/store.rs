@@ -27,7 +27,7 @@ use ingest::Ingest;
 /// Maximum size of a record, in bytes.
 const RECORD_MAX: u64 = 1 << 20;
 /// Minimum interval between two updates of an image's time of use on disk, in nanoseconds.
-const USED_EVERY: u64 = 60_000_000_000;
+const LAST_USED_INTERVAL_NS: u64 = 60_000_000_000;
 
 pub(crate) struct Store {
     dir: PathBuf,
@@ -70,7 +70,7 @@ impl Drop for StoreHold {
 
 impl Store {
     /// Opens the store and creates missing directories. On a full disk, the directories are created later, when needed.
-    /// Corrupt records are removed and otherwise ignored.
+    /// Corrupt records are removed and logged.
     pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
         for sub in ["", "records", "documents", "layers", "ingest"] {
             match files::make_dir(&dir.join(sub)) {
@@ -83,7 +83,7 @@ impl Store {
         let mut inner = StoreState::default();
         for path in files::list(&dir.join("records"))? {
             match read_record(&path) {
-                Ok(record) if documents_are_there(dir, &record) => {
+                Ok(record) if has_documents(dir, &record) => {
                     inner.images.insert(record.digest.clone(), record);
                 }
                 Ok(record) => {
@@ -96,7 +96,7 @@ impl Store {
                 }
             }
         }
-        settle_references(&mut inner.images);
+        remove_duplicate_references(&mut inner.images);
         let kept = inner.images.values().flat_map(|record| [&record.digest, &record.config_digest]);
         let kept: BTreeSet<String> = kept.map(name).collect();
         for path in files::list(&dir.join("documents"))? {
@@ -232,7 +232,7 @@ impl Store {
     pub(crate) fn touch(&self, digest: &Digest, now: u64) {
         let mut inner = locked(&self.inner);
         let Some(record) = inner.images.get_mut(digest) else { return };
-        if now.saturating_sub(record.last_used_at) < USED_EVERY {
+        if now.saturating_sub(record.last_used_at) < LAST_USED_INTERVAL_NS {
             return;
         }
         record.last_used_at = now;
@@ -289,12 +289,13 @@ fn read_record(path: &Path) -> Result<ImageRecord, String> {
     Ok(record)
 }
 
-fn documents_are_there(dir: &Path, record: &ImageRecord) -> bool {
+fn has_documents(dir: &Path, record: &ImageRecord) -> bool {
     [&record.digest, &record.config_digest].into_iter().all(|digest| dir.join("documents").join(name(digest)).is_file())
 }
 
-/// Resolves references that two images have after a crash while a reference moved: the newer assignment counts.
-fn settle_references(images: &mut BTreeMap<Digest, ImageRecord>) {
+/// Removes duplicate references. A crash can leave a reference in two images while the reference moves from one to the
+/// other. The image with the newest assignment keeps the reference.
+fn remove_duplicate_references(images: &mut BTreeMap<Digest, ImageRecord>) {
     let mut newest: BTreeMap<String, (u64, Digest)> = BTreeMap::new();
     for record in images.values() {
         for (reference, at) in &record.references {

@@ -102,7 +102,8 @@ fn look_up(
         gid: node.gid.unwrap_or(0),
     });
     let reads_and_writes = permissions.read && permissions.write;
-    // The container's root bypasses the mode of a node that a container user owns.
+    // Cgroup v2 has no device rules, so only the node's mode enforces permissions. The container's root bypasses the
+    // mode of a node that a container user owns.
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     let is_roots = access.is_some() || plan.isolation.user_namespace == UserNamespace::Host;
     if by_mode_alone && !reads_and_writes && is_roots {
@@ -251,7 +252,7 @@ fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error: serde_saphyr::Error| {
-        error.to_string().lines().next().unwrap_or("is not valid YAML").chars().take(300).collect()
+        error.to_string().lines().next().unwrap_or("the file is not valid YAML").chars().take(300).collect()
     })
 }
 

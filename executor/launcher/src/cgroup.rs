@@ -82,7 +82,7 @@ impl Hierarchies {
         match Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?)) {
             Some(MountedHierarchies::V2 { mount }) => Ok(Self::V2 { mount }),
             Some(MountedHierarchies::V1 { hybrid, used, unused }) => {
-                let (all, cpuset) = Hierarchy::take(&used, &unused, &fs::read_to_string("/proc/self/cgroup")?)?;
+                let (all, cpuset) = Hierarchy::remount(&used, &unused, &fs::read_to_string("/proc/self/cgroup")?)?;
                 let memory = all.iter().find(|one| one.controllers.iter().any(|name| name == "memory"));
                 let memory = memory.ok_or_else(missing)?.mount.clone();
                 Ok(Self::V1 { hybrid, all, memory, cpuset })
@@ -146,7 +146,7 @@ impl Hierarchies {
     }
 
     /// Runs `act` while the calling, single-threaded process is in a container's cgroup: processes that `act` creates
-    /// start in that cgroup. On version 2, only runs `act`.
+    /// start in that cgroup. On version 2, runs `act` without joining the cgroup.
     ///
     /// # Errors
     /// Returns an error if the cgroup cannot be joined or left.
@@ -383,7 +383,7 @@ impl Hierarchies {
         pids_in(self.memory_dir(path))
     }
 
-    /// Kills all processes in a cgroup except one, and waits until they have exited.
+    /// Kills all processes in a cgroup except the process `kept`, and waits until the killed processes have exited.
     ///
     /// # Errors
     /// Returns an error if a process does not exit within `timeout`.
@@ -476,13 +476,13 @@ pub(crate) fn remove_dir(dir: &Path, timeout: Duration) -> io::Result<()> {
         };
         let busy = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOTEMPTY));
         if !busy || Instant::now() >= deadline {
-            return Err(io::Error::new(error.kind(), format!("cgroup {}: {error}", dir.display())));
+            return Err(io::Error::new(error.kind(), format!("cannot remove the cgroup {}: {error}", dir.display())));
         }
         empty(dir);
     }
 }
 
-/// Kills the processes in one directory, removes the cgroups below it, and sleeps for a millisecond.
+/// Kills the processes in a cgroup directory and in its child cgroups, removes the child cgroups, and sleeps for 1 ms.
 fn empty(dir: &Path) {
     let procs = kernel_file::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     procs.lines().filter_map(|line| line.parse().ok()).for_each(kill);

@@ -76,7 +76,7 @@ impl Cpusets {
                 Some(text).filter(|text| !text.trim().is_empty())
             });
             let text = read.ok_or_else(|| {
-                let why = format!("{effective} is missing or empty in {} and its parents", parent.display());
+                let why = format!("{effective} is missing or empty in the cgroup {} and its parents", parent.display());
                 io::Error::new(io::ErrorKind::NotFound, why)
             })?;
             text.parse::<CpuList>().map_err(io::Error::other)

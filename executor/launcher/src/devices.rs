@@ -61,8 +61,8 @@ pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Viol
 fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<Vec<DeviceNode>, (&'static str, FieldFault)> {
     let permissions: DevicePermissions = device.permissions.parse().unwrap_or_default();
     let reads_and_writes = permissions.read && permissions.write;
-    // Processes with capabilities over host files bypass the mode of a node. Without a device cgroup there is no other
-    // check.
+    // In the host's user namespace, a process with CAP_DAC_OVERRIDE bypasses the mode of a node. Cgroup v2 has no
+    // device rules, so there is no other check.
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     if by_mode_alone && !reads_and_writes && plan.isolation.user_namespace == UserNamespace::Host {
         let why = "only \"rw\" can be enforced with the host's user namespace on cgroup v2";
@@ -135,6 +135,9 @@ pub(crate) fn check_entries(nodes: &[DeviceNode]) -> Result<(), Refused> {
 type Numbers = (bool, u32, u32);
 
 /// Returns the kind and the numbers of a device node.
+///
+/// # Errors
+/// Returns true if the path does not exist, and an explanation.
 pub(crate) fn numbers(path: &Path) -> Result<Numbers, (bool, String)> {
     let opened = open_dir(Path::new("/"))
         .and_then(|root| open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks));
@@ -142,7 +145,7 @@ pub(crate) fn numbers(path: &Path) -> Result<Numbers, (bool, String)> {
         .and_then(|node| Ok(fstat(node)?))
         .map_err(|error| (error.kind() == io::ErrorKind::NotFound, explain(&error)))?;
     numbers_of(&stat).ok_or_else(|| {
-        (false, format!("the path is not a device node but {:?}", FileType::from_raw_mode(stat.st_mode)))
+        (false, format!("the path is not a device node; its type is {:?}", FileType::from_raw_mode(stat.st_mode)))
     })
 }
 

@@ -5,7 +5,7 @@
 //! project quota   STATE_DIR/containers/ID/disk/{upper,work}   the project id is unique on the host
 //! image           the same path, as mount point of a file system of the limit's size, in the shim's mount namespace
 //! volumes         volumes/N/data next to upper: an empty volume without its own limit
-//!                 STATE_DIR/containers/ID/volumes/N/data: a volume with a limit, enforced by a project or image
+//!                 STATE_DIR/containers/ID/volumes/N/data: a volume with a limit, enforced by a quota or an image
 //! ```
 //! The image is an unnamed file below the state directory, on a loop device with autoclear. The image disappears when
 //! the last process and the last mount namespace that use it no longer exist, even if the shim was killed. Project
@@ -36,11 +36,11 @@ const DISK: &str = "disk";
 const VOLUMES: &str = "volumes";
 /// Name of the root directory of an empty volume.
 const DATA: &str = "data";
-/// Paths of mkfs.ext4, which creates the file system of an image.
-const MAKERS: [&str; 4] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4", "/bin/mkfs.ext4"];
+/// Possible paths of mkfs.ext4, which creates the file system of an image.
+const MKFS: [&str; 4] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4", "/bin/mkfs.ext4"];
 /// Options for speed: no journal, because the data is needed only until the container exits, and no initialization of
 /// inode tables.
-const MAKER_OPTIONS: [&str; 9] = [
+const MKFS_OPTIONS: [&str; 9] = [
     "-q",
     "-F",
     "-b4096",
@@ -77,7 +77,7 @@ pub(crate) fn lay_out(
     let place = place(state);
     make_dir(&place, 0o700, None)
         .map_err(|error| failed("cannot create a directory below the state directory", &error))?;
-    let unheld = hold(policy, &place, state, (bytes, project), "limits.disk_bytes")?;
+    let unheld = limit_size(policy, &place, state, (bytes, project), "limits.disk_bytes")?;
     Ok((place, unheld))
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn lay_out_volume(
         _ => {
             // The first id of the range is for the writable layer.
             let project = projects.and_then(|first| first.checked_add(u32::try_from(index).ok()? + 1));
-            hold(policy, &place, state, (bytes, project), &format!("volumes[{index}].empty.size_bytes"))?
+            limit_size(policy, &place, state, (bytes, project), &format!("volumes[{index}].empty.size_bytes"))?
         }
     };
     let root = place.join(DATA);
@@ -119,7 +119,7 @@ pub(crate) fn lay_out_volume(
 /// # Errors
 /// Returns a violation of `field` if the host cannot enforce the limit and the policy does not accept a warning.
 /// Returns an error if the disk is full.
-fn hold(
+fn limit_size(
     policy: &Policy,
     place: &Path,
     state: &Path,
@@ -199,9 +199,9 @@ fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     let file = File::from(file.map_err(|error| words("cannot create the image file")(error.into()))?);
     file.set_len(bytes).map_err(words("cannot set the size of the image file"))?;
     let device = LoopDevice::from_file(file.as_fd()).map_err(words("cannot set up a loop device"))?;
-    let maker = MAKERS.iter().find(|path| Path::new(path).exists()).ok_or("mkfs.ext4 is not installed (e2fsprogs)")?;
+    let maker = MKFS.iter().find(|path| Path::new(path).exists()).ok_or("mkfs.ext4 is not installed (e2fsprogs)")?;
     let mut command = Command::new(maker);
-    command.args(MAKER_OPTIONS).arg(device.path()).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
+    command.args(MKFS_OPTIONS).arg(device.path()).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
     let made = command.output().map_err(words("cannot run mkfs.ext4"))?;
     if !made.status.success() {
         let said = String::from_utf8_lossy(&made.stderr);

@@ -1,18 +1,19 @@
 //! Executes a process in a running container, with a supervisor.
 //!
 //! ```text
-//! fork from the launcher (never from a shim, which holds masked values)
-//!   supervisor   finds the container, resolves the user, creates the pipes       (exec/target.rs)
+//! fork from the launcher (never from a shim, which may hold masked values)
+//!   supervisor   finds the container, resolves the user, creates the pipes          (exec/target.rs)
 //!     fork         joins the cgroups, enters the namespaces, drops privileges       (exec/within.rs)
-//!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
-//!   supervisor   wipes the payload, sends the pipes or the terminal to executord, waits
+//!       clone        opens the terminal, installs the filter, executes the program
+//!                    or copies files                                                (exec/archive.rs)
+//!   supervisor   wipes the payload, sends the pipes or the terminal to executord, waits for the exit
 //! ```
 //! executord reads and writes the process's pipes or terminal directly. The supervisor runs outside of the container,
 //! reports the exit status of the process, and kills the process if executord exits. If the supervisor itself exits,
 //! the kernel kills the process, and the launcher kills the descendants of the process.
 //!
-//! The process has its own cgroup below the container's cgroup. The supervisor finds the descendants of the process in
-//! this cgroup, and kills them after the exit of the process unless the request keeps them ([ADR
+//! An executed process has its own cgroup below the container's cgroup. The supervisor finds the descendants of the
+//! process in this cgroup, and kills them after the exit of the process unless the request keeps them ([ADR
 //! 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
 
 mod archive;
@@ -57,7 +58,7 @@ use within::MADE;
 use within::TERMINAL;
 pub(crate) use within::{Entrant, GO, made_pid};
 
-/// Time between SIGHUP and SIGKILL for a process whose client has disconnected.
+/// Time between SIGHUP and SIGKILL for a process whose client has disconnected, and at host shutdown.
 const HANGUP_GRACE_PERIOD: Duration = Duration::from_secs(2);
 /// Time limit for killed processes to exit before the exit of a process is reported.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -128,7 +129,7 @@ impl From<Refused> for StartError {
     }
 }
 
-/// Report for a process that could not be started.
+/// Error of a process that could not be started; holds the report for executord.
 struct StartError(ExecNews);
 
 /// A started process, its cgroup, and the supervisor's ends of its pipes or terminal.
@@ -210,7 +211,7 @@ fn try_to_start(
     let process = helper.process(&target)?;
     // From now on the launcher can kill the process if this supervisor exits.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
-    helper.until_executed(&target, process, ends).map(|(process, ends)| (process, cgroup, ends))
+    helper.wait_until_executed(&target, process, ends).map(|(process, ends)| (process, cgroup, ends))
 }
 
 /// Returns the refusal for a container whose environment is not kept.
@@ -241,7 +242,7 @@ impl ExecHelper<'_> {
             process::kill(first);
         }
         let ended = process::wait_for(first).map_err(internal("cannot wait for the helper"))?;
-        Ok(match made.map_err(|unheard| unheard.refused(id))? {
+        Ok(match made.map_err(|error| error.refused(id))? {
             Some((reported, _)) if let Some(pid) = made_pid(&reported) => {
                 ExecProcess { pid, pidfd: process::pidfd(pid).map_err(internal("cannot open the process"))? }
             }
@@ -261,7 +262,7 @@ impl ExecHelper<'_> {
 
     /// Lets the second process execute its program, and waits until the program is executed. Receives the terminal, if
     /// the process has one.
-    fn until_executed(
+    fn wait_until_executed(
         &self,
         target: &ExecTarget,
         process: ExecProcess,
@@ -283,9 +284,9 @@ impl ExecHelper<'_> {
                     let (errno, message) = StartFailure::decode(&reported);
                     return Err(StartError(ExecNews::NotExecuted(NotExecuted { errno, message })));
                 }
-                Err(unheard) => {
+                Err(error) => {
                     process.kill();
-                    return Err(unheard.refused(self.id).into());
+                    return Err(error.refused(self.id).into());
                 }
             }
         }
@@ -412,9 +413,9 @@ struct ExecProcess {
 struct ExecTerms {
     /// Time limit of the process.
     limit: Option<Duration>,
-    /// True if descendants outlive a process that exits by itself.
+    /// True if descendants are kept after the exit of a process that was not killed.
     leave_processes: bool,
-    /// True if the daemon has disconnected, so that the process must exit.
+    /// True if executord has disconnected before the supervision starts. The process must then exit.
     abandoned: bool,
 }
 
@@ -520,7 +521,8 @@ impl ExecProcess {
         }
     }
 
-    /// Sends SIGHUP to a process whose client has disconnected, and sets the time of SIGKILL.
+    /// Sends SIGHUP to the process, and sets the time of SIGKILL. Called if the client has disconnected or the host
+    /// shuts down.
     fn hang_up(&self, kill_at: &mut Option<Instant>) {
         if kill_at.is_none() {
             self.signal_all(Signal::SIGHUP);
@@ -532,7 +534,8 @@ impl ExecProcess {
     /// Signals the process and its group.
     fn signal_all(&self, signal: Signal) {
         let _ = process::pidfd_signal(self.pidfd.as_fd(), signal as i32);
-        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // may lead no group yet
+        // Best effort: the process may not lead a group yet.
+        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal);
     }
 
     /// Kills the process and its group, and reaps the process.

@@ -110,7 +110,8 @@ impl Remains {
         is_quick && host.hierarchies.pids(&self.cgroup).is_empty()
     }
 
-    /// Overwrites all secrets that this process can access. Secrets that could not be overwritten stay in `volumes`.
+    /// Overwrites all secrets that this process can access. Secret files that could not be overwritten stay in
+    /// `volumes`.
     ///
     /// # Errors
     /// Logs and returns an error if a secret could not be overwritten.
@@ -182,7 +183,7 @@ impl Remains {
         container.restarts.iter_mut().for_each(|restarts| restarts.next_at = None);
         let unhealthy = container.unhealthy.clone();
         let unhealthy = unhealthy.map(|message| Failure { kind: FailureKind::Unhealthy, message, errno: 0 });
-        let failure = outcome.failure.or(unhealthy).or_else(|| lone_failure(&container, outcome.exit?, oom_killed));
+        let failure = outcome.failure.or(unhealthy).or_else(|| run_failure(&container, outcome.exit?, oom_killed));
         let record = ExitRecord {
             container,
             exit: outcome.exit,
@@ -309,7 +310,7 @@ pub(crate) fn now() -> Timestamp {
 
 /// Returns the failure of a container with a single `run`, derived from its exit status. Returns `None` if a client
 /// stopped the container.
-fn lone_failure(container: &ContainerRecord, exit: Exit, out_of_memory: bool) -> Option<Failure> {
+fn run_failure(container: &ContainerRecord, exit: Exit, out_of_memory: bool) -> Option<Failure> {
     if container.stopped || container.plan.actions.is_some() {
         return None;
     }

@@ -89,8 +89,8 @@ impl Ids {
         let Some(start) = range else {
             let ranges = policy.userns_pool_ranges;
             let why = format!(
-                "all {ranges} ranges of ids are in use, here or by other launchers of this host \
-                 (policy.userns_pool_ranges, policy.userns_pool_start), or no more can be claimed: see the launcher's log"
+                "all {ranges} ranges of ids (policy.userns_pool_ranges, policy.userns_pool_start) are in use by this \
+                 launcher or by other launchers of this host, or no more ids can be claimed: see the launcher's log"
             );
             return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("user_namespace", why)]));
         };

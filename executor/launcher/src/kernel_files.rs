@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::fstatfs;
 
 /// Magic numbers of the pseudo file systems.
-const OF_THE_KERNEL: [i64; 13] = [
+const PSEUDO_FILE_SYSTEMS: [i64; 13] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
     0x0027_e0eb, // cgroup
@@ -25,5 +25,5 @@ const OF_THE_KERNEL: [i64; 13] = [
 
 /// Returns true if an open file or path descriptor is on a pseudo file system.
 pub(crate) fn is_of_the_kernel(place: BorrowedFd<'_>) -> io::Result<bool> {
-    Ok(OF_THE_KERNEL.contains(&fstatfs(place)?.f_type))
+    Ok(PSEUDO_FILE_SYSTEMS.contains(&fstatfs(place)?.f_type))
 }

@@ -84,11 +84,11 @@ fn copy() -> io::Result<File> {
 }
 
 /// Seals the file. The kernel returns EBUSY while a page of the file is pinned, for example because memory is moved or
-/// reclaimed. Tries again as long as `go_on` returns true.
-fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> {
+/// reclaimed. Tries again as long as `may_retry` returns true.
+fn seal(file: &File, mut may_retry: impl FnMut() -> bool) -> rustix::io::Result<()> {
     loop {
         match fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
-            Err(Errno::BUSY) if go_on() => {}
+            Err(Errno::BUSY) if may_retry() => {}
             done => return done,
         }
     }
@@ -118,7 +118,7 @@ mod tests {
     /// If a page of the file is pinned for a short time, sealing succeeds afterwards. Control: sealing fails while the
     /// page is pinned.
     #[test]
-    fn a_held_page_is_waited_for() {
+    fn seal_waits_for_pinned_page() {
         let mut file = File::from(memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
         file.write_all(&[7; 4096]).unwrap();
         let (out, into) = rustix::pipe::pipe().unwrap();

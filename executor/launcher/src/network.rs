@@ -398,8 +398,8 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
     limit_egress(init, plan, name, &addresses)
 }
 
-/// Frees the published ports of a container that has exited. Returns false on a CNI network, because only [`detach`]
-/// frees the ports of CNI networks. [`detach`] releases all other network resources.
+/// Frees the published ports of a container that has exited, if the container is on a built-in network. Returns false
+/// in all other cases; [`detach`] then frees the ports. [`detach`] also releases all other network resources.
 ///
 /// # Errors
 /// Returns a description of the failure if a port cannot be freed.
@@ -479,7 +479,7 @@ pub(crate) fn has_left_attached(host: &Host) -> bool {
 }
 
 /// Detaches the containers for which [`is_left_attached`] returns true. Failures are logged.
-pub(crate) fn detach_left(host: &Host) {
+pub(crate) fn retry_detachments(host: &Host) {
     for id in left_attached(host) {
         let Some(attachment) = left_attachment(host, &id) else { continue };
         let (level, what) = match cni::detach_ended(host, &attachment, PluginTimeouts::whole(host)) {
@@ -490,8 +490,8 @@ pub(crate) fn detach_left(host: &Host) {
     }
 }
 
-/// Kills leftover plugins of a killed [`detach_left`] process.
-pub(crate) fn end_detach_left(host: &Host) {
+/// Kills leftover plugins of a killed process that ran [`retry_detachments`].
+pub(crate) fn kill_detach_plugins(host: &Host) {
     for id in left_attached(host) {
         if let Err(why) = cni::remove_leftovers(host, &id) {
             log::line(Level::Error, id.as_str(), format_args!("plugins of the network were not killed: {why}"));
@@ -504,13 +504,13 @@ pub(crate) fn collect_garbage(host: &Host) {
     cni::gc::collect(host);
 }
 
-/// Removes leftovers of a killed [`collect_garbage`] process.
-pub(crate) fn end_collection(host: &Host) {
-    cni::gc::end(host);
+/// Kills leftover plugins of a killed process that ran [`collect_garbage`], and removes their cgroup.
+pub(crate) fn kill_gc_plugins(host: &Host) {
+    cni::gc::kill_plugins(host);
 }
 
 /// Returns true if garbage collection is enabled and needed after the detachment of a container, because DEL failed.
-pub(crate) fn leaves_garbage(host: &Host, id: &ContainerId) -> bool {
+pub(crate) fn needs_gc(host: &Host, id: &ContainerId) -> bool {
     host.cni_gc && cni::del_has_failed(host, id)
 }
 

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_run_directory_of_a_command_line() {
+    fn run_dir_is_read_from_command_line() {
         let of = |line: &str| run_dir_of(line.replace(' ', "\0").as_bytes()).unwrap();
         assert_eq!(of("executor-launcher --run-dir /run/a --daemon-user 1"), Path::new("/run/a"));
         assert_eq!(of("executor-launcher --run-dir=/run/a"), Path::new("/run/a"));

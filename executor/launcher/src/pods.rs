@@ -6,7 +6,7 @@
 //! target    open the first process and the PID namespace of another member, for `pid_of`
 //! volume    clone one of the pod's volumes, in the pod's mount namespace
 //! shm       clone the pod's /dev/shm, in the pod's mount namespace
-//! foreign   open a network namespace by a path of the operator's list, in the host's mount namespace
+//! network   open a network namespace by a path of the operator's list, in the host's mount namespace
 //! host_shm  clone the host's /dev/shm, in the host's mount namespace
 //! ```
 //!
@@ -203,7 +203,7 @@ impl Pod {
     /// Clones the mount that `open` opens below the pod's root. The mount is cloned in the pod's mount namespace, as
     /// the kernel requires.
     fn view(&self, open: impl FnOnce(BorrowedFd<'_>) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
-        elsewhere(self.init.as_fd(), || {
+        in_mount_namespace(self.init.as_fd(), || {
             let root = open_dir(Path::new("/"))?;
             clone_tree(open(root.as_fd())?.as_fd(), Path::new(""), false)
         })
@@ -215,7 +215,7 @@ impl Pod {
 /// # Errors
 /// Returns an error if the host has no directory /dev/shm.
 pub(crate) fn host_shm(host: &Host) -> io::Result<OwnedFd> {
-    let shm = elsewhere(host.mounts.as_fd(), || {
+    let shm = in_mount_namespace(host.mounts.as_fd(), || {
         let root = open_dir(Path::new("/"))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir = open_in_root(root.as_fd(), Path::new(SHM), flags, Mode::empty(), Follow::NoLinks)?;
@@ -228,8 +228,8 @@ pub(crate) fn host_shm(host: &Host) -> io::Result<OwnedFd> {
 }
 
 /// Creates the missing directories of a path below the root of a volume, and opens the last directory. Other members of
-/// the pod can change the volume at any time. So each component is opened without following links, and ownership and
-/// mode are set on the opened directory.
+/// the pod can change the volume at any time. Therefore each component is opened without following links, and ownership
+/// and mode are set on the opened directory.
 fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(fstat(&root)?.st_mode & 0o7777);
     let mut dir = root;
@@ -274,7 +274,7 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
     let namespace = match pod {
         Some(pod) => &pod.network,
         None => {
-            let opened = elsewhere(host.mounts.as_fd(), || foreign(path)).map_err(|error| {
+            let opened = in_mount_namespace(host.mounts.as_fd(), || open_network(path)).map_err(|error| {
                 let shown = path.display();
                 refused(match error.raw_os_error() {
                     Some(libc::ENOENT) => NotFound.because(format!("`{shown}` does not exist")),
@@ -306,7 +306,7 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
 }
 
 /// Opens a namespace by its path, without following links. A file that is not a namespace is not opened for reading.
-fn foreign(path: &Path) -> io::Result<OwnedFd> {
+fn open_network(path: &Path) -> io::Result<OwnedFd> {
     let root = open_dir(Path::new("/"))?;
     let found = open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
     if fstatfs(&found)?.f_type != libc::NSFS_MAGIC {
@@ -316,7 +316,7 @@ fn foreign(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Calls `open` in another mount namespace, in a child process that exits afterwards.
-fn elsewhere(mounts: BorrowedFd<'_>, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+fn in_mount_namespace(mounts: BorrowedFd<'_>, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let parent = std::process::id();
     let (ours, theirs) = Seqpacket::pair()?;
     let child = match process::fork()? {

@@ -133,13 +133,13 @@ impl Program {
         confinement: Confinement<'_>,
         options: &HostOptions,
     ) -> StartFailure {
-        match self.try_to(supervisor, confinement, options) {
+        match self.try_execute(supervisor, confinement, options) {
             Err(failure) => failure,
             Ok(never) => match never {},
         }
     }
 
-    fn try_to(
+    fn try_execute(
         self,
         supervisor: &Seqpacket,
         confinement: Confinement<'_>,
@@ -199,9 +199,10 @@ pub(crate) struct Confinement<'a> {
 }
 
 /// Returns true if each process of a container must get its own Landlock domain, because the container shares a pid
-/// namespace with other containers or with the host. Returns false for a container that exists to inspect processes
-/// and has the privilege for it, and for a container that is root of the host. A domain would not stop such a
-/// container, and would prevent it from mounting.
+/// namespace with other containers or with the host. Returns false for a container in the pid namespace of the host or
+/// of another container (`pid_of`) that can trace other users' processes, because it exists to inspect processes.
+/// Returns false for a container that is root of the host: a domain would not stop such a container, and would prevent
+/// it from mounting.
 pub(crate) fn needs_own_domain(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let traces = isolation.privileged || isolation.capabilities_added.iter().any(|one| TRACING.contains(&&**one));
@@ -214,8 +215,8 @@ pub(crate) fn has_own_domain(plan: &Plan) -> bool {
     needs_own_domain(plan) && landlock::is_supported()
 }
 
-/// Sets default signal handling, and applies the Landlock domain and the filter to a process of a container. Checks
-/// that the filter is in force.
+/// Sets default signal handling, and applies the Landlock domain and the filter to the calling process. Checks that the
+/// filter is in force.
 pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Result<(), StartFailure> {
     process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
     if own_domain {

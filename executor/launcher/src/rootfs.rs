@@ -43,7 +43,7 @@ const REAL: [&str; 3] = ["dev", "proc", "sys"];
 /// An assembled root file system.
 ///
 /// A prepared directory may change while it is in use. Overlayfs does not resolve a name again while its inode is open.
-/// So keep this value until libcontainer has mounted on the directories in it.
+/// Therefore keep this value until libcontainer has mounted on the directories in it.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: OwnedFd,
@@ -160,7 +160,7 @@ impl Tree {
             if fresh.iter().any(|mount| path != mount && path.starts_with(mount)) {
                 continue;
             }
-            if let Err(why) = self.make_way(path, true)? {
+            if let Err(why) = self.ensure_dir_all(path, true)? {
                 violations.push(Violation::new(format!("tmpfs[{index}].path"), format!("`{}`: {why}", path.display())));
                 continue;
             }
@@ -171,13 +171,13 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Creates a directory and its missing parents if `may_make` is true. Returns an explanation if the directory
-    /// cannot be created.
-    fn make_way(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
+    /// Checks that a directory exists. If `may_make` is true, creates the directory and its missing parents. Returns an
+    /// explanation if the directory does not exist and cannot be created.
+    fn ensure_dir_all(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         let mut above: Vec<&Path> = path.ancestors().filter(|path| path.parent().is_some()).collect();
         above.reverse();
         for path in above {
-            let about = || format!("rootfs: {}", path.display());
+            let about = || format!("rootfs: cannot create {}", path.display());
             match self.entry(path).map_err(|error| failed(&about(), &error))? {
                 RootfsEntry::Directory => {}
                 RootfsEntry::Missing if !may_make => {
@@ -195,11 +195,11 @@ impl Tree {
         Ok(Ok(()))
     }
 
-    /// Creates an empty file and its missing parents if `may_make` is true. Returns an explanation if the file cannot
-    /// be created.
-    fn make_way_to_file(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
+    /// Checks that a regular file exists. If `may_make` is true, creates an empty file and its missing parents. Returns
+    /// an explanation if the file does not exist and cannot be created.
+    fn ensure_file(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         if let Some(parent) = path.parent()
-            && let Err(why) = self.make_way(parent, may_make)?
+            && let Err(why) = self.ensure_dir_all(parent, may_make)?
         {
             return Ok(Err(why));
         }
@@ -236,7 +236,7 @@ impl Tree {
     /// # Errors
     /// Returns a refusal if the tree cannot be read or written.
     pub(crate) fn require_dir(&self, path: &Path) -> Result<Option<&'static str>, Refused> {
-        let about = || format!("rootfs: {}", path.display());
+        let about = || format!("rootfs: cannot create {}", path.display());
         match self.entry(path).map_err(|error| failed(&about(), &error))? {
             RootfsEntry::Directory => {}
             RootfsEntry::Missing => self.make_dir(path).map_err(|error| failed(&about(), &error))?,

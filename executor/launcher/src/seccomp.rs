@@ -36,7 +36,7 @@ pub(crate) struct Filter {
     programs: Vec<BpfProgram>,
     /// True if the filter certainly denies the test call of `process::is_confined`. The test call then shows whether
     /// the filter is in force.
-    ours: bool,
+    denies_test_call: bool,
     /// Capabilities that remain after the filter is installed, if the process may gain privileges. Such a process does
     /// not set no_new_privs, and therefore needs CAP_SYS_ADMIN to install the filter.
     remaining: Option<Remaining>,
@@ -90,14 +90,18 @@ impl Filter {
         let absent: &[i64] = if administers { &[libc::SYS_io_setup] } else { &[libc::SYS_io_setup, libc::SYS_clone3] };
         let actions = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
         let programs = vec![tree::compile(rules, absent, actions, arch()?)?];
-        Ok(Self { programs, ours: !administers, remaining: None }) // CAP_SYS_ADMIN permits the test call
+        Ok(Self { programs, denies_test_call: !administers, remaining: None }) // CAP_SYS_ADMIN permits the test call
     }
 
     /// Compiles a filter that allows only these calls, for the executor's own processes.
     pub(crate) fn from_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
         let denying = SeccompAction::Errno(libc::EPERM as u32);
-        Ok(Self { programs: vec![program(rules, denying, SeccompAction::Allow)?], ours: true, remaining: None })
+        Ok(Self {
+            programs: vec![program(rules, denying, SeccompAction::Allow)?],
+            denies_test_call: true,
+            remaining: None,
+        })
     }
 
     /// Returns the filter for a process of a container, and warnings about system calls of a profile that this machine
@@ -128,7 +132,7 @@ impl Filter {
     ) -> Result<(Arc<Self>, Vec<String>), Refused> {
         let opens = |(capability, _): &(&str, &[i64])| capabilities.names.contains(capability);
         if isolation.privileged || isolation.seccomp_unconfined {
-            return Ok((Arc::new(Self { programs: Vec::new(), ours: false, remaining: None }), Vec::new()));
+            return Ok((Arc::new(Self { programs: Vec::new(), denies_test_call: false, remaining: None }), Vec::new()));
         }
         if !isolation.seccomp_profile.is_empty() {
             let compiled = profile::compile(&isolation.seccomp_profile, capabilities);
@@ -146,7 +150,7 @@ impl Filter {
     }
 
     /// Installs the filter for the calling thread and its descendants. Sets no_new_privs, unless the process may gain
-    /// privileges: the process must then have CAP_SYS_ADMIN. This capability is dropped afterwards.
+    /// privileges. Such a process must have CAP_SYS_ADMIN, and afterwards keeps only the capabilities of its container.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
         let Some(Remaining { held, ambient }) = &self.remaining else {
             self.programs.iter().try_for_each(|program| apply_filter(program))?;
@@ -171,7 +175,7 @@ impl Filter {
     /// Returns false for a custom profile, because it may allow every call. Returns false for privileged and unconfined
     /// containers, because they have no filter.
     pub(crate) fn denies_test_call(&self) -> bool {
-        self.ours
+        self.denies_test_call
     }
 }
 

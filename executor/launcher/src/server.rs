@@ -71,8 +71,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A killed shim that has not exited.
-struct Stuck {
+struct StuckShim {
     pid: i32,
+    /// True if the shim is a child of this process.
     child: bool,
     pidfd: OwnedFd,
 }
@@ -103,7 +104,7 @@ struct Server {
     /// Requests that wait until a shim listens or exits.
     deferred: Vec<requests::Deferred>,
     /// Killed shims that have not exited because they are blocked in the kernel.
-    stuck: Vec<Stuck>,
+    stuck: Vec<StuckShim>,
     /// Secret files of exited containers that are not wiped yet.
     unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
@@ -351,8 +352,8 @@ impl Server {
         loop {
             let connection = match self.listener.as_ref().map(SeqpacketListener::accept) {
                 Some(Ok(connection)) => connection,
-                // A pending connection that cannot be accepted would be reported again and again. So accept it with the
-                // spare descriptor and close it.
+                // A pending connection that cannot be accepted would be reported again and again. Therefore, accept it
+                // with the spare descriptor and close it.
                 Some(Err(error)) if shortage::find(&error).is_some() && self.spare.take().is_some() => {
                     let ended = self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok());
                     self.spare = spare();
@@ -374,7 +375,7 @@ impl Server {
                 continue;
             }
             if self.daemons.len() >= DAEMONS_MAX {
-                let why = format_args!("refused a connection: {DAEMONS_MAX} are open, the maximum");
+                let why = format_args!("refused a connection: the maximum of {DAEMONS_MAX} connections is open");
                 log::line(Level::Warning, "", why);
                 continue;
             }

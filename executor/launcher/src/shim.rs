@@ -2,22 +2,23 @@
 //!
 //! ```text
 //! fork from the launcher, or a warm container                                      (warm.rs, init/activation.rs)
-//!   prepare    own mount namespace, directories, rootfs, user, file targets           (setup/prepare.rs)
-//!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (init/create.rs)
+//!   prepare    creates mount namespace, directories and rootfs; resolves users        (setup/prepare.rs)
+//!   create     creates the cgroup, and through libcontainer an init that waits        (init/create.rs)
 //!   inject     a helper in the container's cgroup writes and mounts the secret files  (files/inject.rs)
 //!   hold       if requested, waits for a separate start                               (hold.rs)
 //!   start      init receives its payload and executes the program                     (init/last_steps.rs)
-//!   supervise  output to the log, signals, exit                                       (supervise.rs, output/)
-//!              the steps of a tree of actions                                         (steps.rs, steps/)
-//!              new secret files, limits, egress rules                                 (files/update.rs, running/)
+//!   supervise  copies output to the log, executes commands, waits for the exit        (supervise.rs, output/)
+//!              runs the steps of a tree of actions                                    (steps.rs, steps/)
+//!              replaces secret files, limits and egress rules                         (files/update.rs, running/)
 //!   capture    copies the declared outputs into the state directory                   (end/outputs.rs)
-//!   finish     wipe, kill leftover processes, record; then the exit is reported       (../finish.rs)
-//!              before the record, attached clients receive the last output            (end/drain.rs)
-//!   leave      remove cgroup, mounts, layer, directories                              (../finish.rs)
+//!   finish     wipes secrets and kills leftover processes                             (../finish.rs)
+//!              sends the last output to attached clients                              (end/drain.rs)
+//!              writes the exit record and reports the exit                            (../finish.rs)
+//!   leave      removes cgroup, mounts, layer, directories                             (../finish.rs)
 //! ```
-//! A shim is forked from a process that has never mapped a secret. Arguments, environment and file contents are in
-//! memory files that only init and the helper map. If output is masked, the shim keeps the masked values in memory from
-//! the clone of init until the exit.
+//! A shim is forked from a process that has never mapped a secret. Arguments, environment and file contents arrive in
+//! memory files, which the shim does not map before it has cloned init, so that init inherits no secret. If output is
+//! masked, the shim then keeps the masked values in memory until the exit.
 
 mod end;
 mod files;
@@ -60,20 +61,21 @@ use output::termination_message;
 use running::control::Control;
 use running::heartbeat::HeartbeatWriter;
 
-pub(crate) use warm::{BEGUN as WARM_STARTED, READY as WARM_READY, WarmInput, run as run_warm};
+pub(crate) use warm::{READY as WARM_READY, STARTED as WARM_STARTED, WarmInput, run as run_warm};
 
 /// Signals that a shim and its step starter receive as events.
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 /// Process name of a shim.
 pub(crate) const NAME: &CStr = c"executor-shim";
-/// Time limit for creating a container, excluding its network, and for starting its program.
+/// Time limit for creating a container, without attaching it to its network, and for starting its program. If the
+/// container is held, creating and starting each have this time limit.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Assumed minimum rate of wiping files (overwriting and reading back) on a slow, busy machine, in bytes per second.
-const WIPED_A_SECOND: u64 = 64 << 20;
-/// Time limit for finishing a container after its process has exited, excluding its network. 10 s of the limit are for
-/// leftover processes, which are killed.
+const WIPE_RATE_MIN: u64 = 64 << 20;
+/// Time limit for finishing a container after its process has exited, without detaching it from its network. Killed
+/// leftover processes have 10 s of this limit to exit.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time limit for cleanup, which includes 10 s for each cgroup hierarchy.
+/// Time limit for cleanup, without detaching the container from its network. Includes 10 s for each cgroup hierarchy.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Input of a shim for one container.
@@ -83,11 +85,11 @@ pub(crate) struct Launch {
     pub request_tag: String,
     /// Time at which the daemon accepted the request.
     pub created_at: Timestamp,
-    /// First host id of a free range for a user namespace. `None` if all ranges are in use.
+    /// First host id of the range that is claimed for the container's user namespace. `None` if all ranges are in use.
     pub id_range: Option<u32>,
     /// First host id of the range of the container's pod.
     pub pod_range: Option<u32>,
-    /// Pid of the launcher, which has claimed the id ranges.
+    /// Pid of the launcher that has claimed the id ranges.
     pub launcher: u32,
     /// Connection to the daemon.
     pub connection: Seqpacket,
@@ -111,7 +113,7 @@ struct Ready {
     ports: Option<network::Reserved>,
     log: output::container_log::Log,
     watch: output::redaction::MaskedValues,
-    /// Digest of the runtime token, if any. The token itself is only in the volume.
+    /// Digest of the runtime token, if any. The token itself is in the volume and, if output is masked, in `watch`.
     token: Option<TokenDigest>,
     /// Steps of the tree of actions, if any.
     steps: Option<steps::RunningSteps>,
@@ -163,7 +165,7 @@ fn run_container(
         begun,
     };
     match setup::prepare::prepare(host, filter, &request, (inputs, &mut warm), &mut control) {
-        Ok(ready) => live(host, ready, &mut control, &signals),
+        Ok(ready) => run_created(host, ready, &mut control, &signals),
         Err(refused) => {
             control.refuse(refused);
             if let Some(unused) = warm {
@@ -191,11 +193,11 @@ fn set_up(name: &CStr) -> std::io::Result<SignalEvents> {
 }
 
 /// Runs a created container until its exit and cleanup.
-fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &SignalEvents) {
+fn run_created(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &SignalEvents) {
     let id = ready.record.plan.id.clone();
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
-    // Open the outputs' source while init exists, so that init's mount namespace can be inspected after init's exit.
+    // Open init's namespaces while init exists, so that the outputs can be captured after init's exit.
     let outputs = end::outputs::OutputsSource::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
@@ -219,7 +221,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             ready.log.start(&ready.record.plan);
             let (started_at, started) = (now(), Instant::now());
             control.heartbeat().turn(); // creation is complete
-            // The program now has its own copy of the payload, so wipe the payloads first.
+            // Wipe the payloads first. The program has its own copy, and payloads of steps are in the volume.
             for input in ready.remains.inputs.drain(..) {
                 if let Err(error) = input.wipe() {
                     log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
@@ -230,7 +232,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             if ready.steps.is_some() || !ready.container.has_ended() {
                 ready.record.state = State::Running;
                 save(&ready);
-                control.reached(State::Running);
+                control.report_state(State::Running);
                 keep_out_of_swap(&ready.watch, id.as_str());
             }
             let ended;
@@ -281,9 +283,9 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     outcome.log = Some(of_log);
     drop(watch);
     if outputs.is_none() && clients.is_delivered() && remains.can_complete_without_waiting(host, &record) {
-        control.pass(State::Wiping);
+        control.set_state(State::Wiping);
     } else {
-        control.reached(State::Wiping);
+        control.report_state(State::Wiping);
     }
     if let (Some(message), Some(planned)) = (message, &record.plan.termination_message) {
         outcome.termination_message = if termination_message::falls_back(planned, &message, outcome.exit) {
@@ -304,20 +306,19 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // a client that sees the exit may request the same ports
     let reported = matches!(recorded, ExitRecorded::Yes);
-    // If the disk has no space for the record, the container is not completed. The container's state shows this to
-    // clients.
-    control.reached(if reported { State::Completed } else { State::Wiping });
+    // If the exit record was not written, for example because the disk is full, the container's state stays `Wiping`.
+    control.report_state(if reported { State::Completed } else { State::Wiping });
     // Only deletions and containers that need the capacity wait for this cleanup.
     control.heartbeat().start(CLEANUP_TIMEOUT + network::longest(host));
     drop(mounts);
     setup::prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);
     if !reported && matches!(recorded, ExitRecorded::Yes) {
-        control.reached(State::Completed);
+        control.report_state(State::Completed);
     }
 }
 
-/// Keeps init's mount namespace open, so that the kernel destroys it only after the exit was reported.
+/// Opens init's mount namespace, so that the kernel does not spend time on destroying it before the exit is reported.
 fn hold_mounts(init: i32) -> Option<File> {
     File::open(format!("/proc/{init}/ns/mnt")).ok()
 }
@@ -339,11 +340,10 @@ fn take_message(ready: &mut Ready) -> Option<String> {
 /// Returns the time limit for wiping files that a process could write to.
 fn longest_wipe(record: &ContainerRecord) -> Duration {
     let bytes = record.plan.writable_files.map_or(0, |writable| writable.bytes_max);
-    Duration::from_secs(bytes / WIPED_A_SECOND)
+    Duration::from_secs(bytes / WIPE_RATE_MIN)
 }
 
-/// Returns to the kernel the memory that only the creation of the container needed. The shim runs as long as the
-/// container.
+/// Frees memory that only the creation of the container needed, because the shim runs as long as the container.
 fn shrink(watch: &output::redaction::MaskedValues, id: &str) {
     if !watch.is_empty()
         && let Err(error) = executor_sys::privileges::allow_swap()
@@ -352,7 +352,7 @@ fn shrink(watch: &output::redaction::MaskedValues, id: &str) {
     }
     heap::trim();
     if let Err(error) = process::trim_stack() {
-        log::line(Level::Warning, "", format_args!("unused stack was not returned to the kernel: {error}"));
+        log::line(Level::Warning, id, format_args!("unused stack was not returned to the kernel: {error}"));
     }
     keep_out_of_swap(watch, id);
 }

@@ -183,8 +183,8 @@ fn stop_processes(
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
     let kept: BTreeSet<i32> = living.iter().copied().chain(init.as_ref().map(|init| init.pid)).collect();
-    // If the shim was a child of this process, init is now a child of this process, too. So the exit status of an init
-    // that exited before the kill is still available.
+    // If the shim was a child of this process, init is now a child of this process, too. In this case, the exit status
+    // of an init that exited before the kill is still available.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
@@ -228,7 +228,7 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     }
     let (kind, message) = if this_boot {
         let how = killed.map_or_else(|| "was lost".into(), |why| format!("{why}, and was killed"));
-        let message = format!("the shim {how}: its processes were killed, and the exit status is unknown");
+        let message = format!("the shim {how}: the container's processes were killed, and the exit status is unknown");
         (FailureKind::SupervisorLost, message)
     } else {
         (
@@ -328,8 +328,8 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
         }
     }
     let mut living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
-    // An init of a tree of actions or of a pod also runs the executor's program. Do not kill it here, because it is
-    // killed with its container, and the secret files can be accessed through its mounts.
+    // An init of a tree of actions or of a pod also runs the executor's program. Do not kill such an init here: it is
+    // killed with its container, and its mounts give access to the secret files.
     living.extend(
         lost.iter()
             .filter_map(|id| Some(Dirs::new(host, id).read_record()?.prepared?.init))
@@ -435,8 +435,8 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
     })
 }
 
-/// Receives a shim's handles. If a shim listens but does not reply, it is still watched, and its container is completed
-/// after the shim's exit.
+/// Receives a shim's handles. If a shim listens but does not reply, the shim is still adopted, and its container is
+/// completed after the shim's exit.
 fn take_handles(host: &Host, shim: &mut ShimHandle, deadline: Instant) -> io::Result<()> {
     let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
     let mut buffer = [0; 4096];
@@ -503,9 +503,9 @@ mod tests {
     #[test]
     fn lost_container_failure_names_known_cause() {
         let hung = || Some("has not responded to a ping for 90 s".to_owned());
-        let lost = "the shim was lost: its processes were killed, and the exit status is unknown";
-        let killed = "the shim has not responded to a ping for 90 s, and was killed: its processes were killed, and \
-                      the exit status is unknown";
+        let lost = "the shim was lost: the container's processes were killed, and the exit status is unknown";
+        let killed = "the shim has not responded to a ping for 90 s, and was killed: the container's processes were \
+                      killed, and the exit status is unknown";
         let stopped = "the host was restarted before the container completed: the exit status is unknown";
         let cases = [
             (Some(Exit::Code(0)), true, None, None),

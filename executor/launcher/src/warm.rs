@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! RUN_DIR/skeleton/          0711   root file system of every warm container: empty directories as mount points
-//! RUN_DIR/shells/NAME/       0750   libcontainer's files; becomes the container's run directory and is renamed
-//! STATE_DIR/shells/NAME/     0750   becomes the container's state directory and is renamed
+//! RUN_DIR/shells/NAME/       0750   libcontainer's files; renamed to the run directory of the launched container
+//! STATE_DIR/shells/NAME/     0750   renamed to the state directory of the launched container
 //! CGROUP_PARENT/.shell-NAME         cgroup of the warm container, which the launched container keeps
 //! ```
 
@@ -42,7 +42,7 @@ pub(crate) struct WarmPaths {
 
 impl WarmPaths {
     /// Returns the paths of the warm container with this name.
-    pub(crate) fn from_object(host: &Host, name: &str) -> Self {
+    pub(crate) fn from_name(host: &Host, name: &str) -> Self {
         Self {
             cgroup: host.cgroup_parent.join(format!("{PREFIX}{name}")),
             dir: host.warm_pool().join(name),
@@ -63,7 +63,7 @@ impl WarmPaths {
         make_dir(&self.dir, 0o700, None)
     }
 
-    /// Removes libcontainer's files from the directory, because they are no longer needed.
+    /// Removes libcontainer's files, which are no longer needed, from the directory below RUN_DIR.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be read or a file cannot be removed.
@@ -71,8 +71,8 @@ impl WarmPaths {
         fs::read_dir(&self.dir)?.try_for_each(|entry| remove_tree(&entry?.path()))
     }
 
-    /// Returns true if a directory with the warm container's name exists. After an activation the directories and the
-    /// cgroup belong to the container.
+    /// Returns true if a directory with the warm container's name exists. After a launch, the directories have other
+    /// names, and the directories and the cgroup belong to the container.
     pub(crate) fn is_there(&self) -> bool {
         self.dir.exists() || self.state.exists()
     }
@@ -92,7 +92,7 @@ impl WarmPaths {
     }
 }
 
-/// Creates the directories for warm containers.
+/// Creates the parent directory of warm containers below RUN_DIR, and the skeleton.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be created.
@@ -109,12 +109,13 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
 /// # Errors
 /// Returns an error if a directory cannot be read or removed.
 pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
-    // A warm container uses one name everywhere. After a reboot only the state directory is left.
+    // A warm container uses one name for its directories and network. After a reboot only the directory below STATE_DIR
+    // exists.
     let on_disk = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?);
     let left: BTreeSet<_> = on_disk.chain(crate::network::warm_names(host)).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };
     for name in left {
-        let place = WarmPaths::from_object(host, &name);
+        let place = WarmPaths::from_name(host, &name);
         if used.contains(&place.cgroup) {
             place.remove_dirs()?;
         } else {

@@ -46,13 +46,13 @@ impl SkippedDevices {
     pub fn warning(&self) -> Option<String> {
         let (word, rest) = match self.count {
             0 => return None,
-            1 => ("device", ""),
-            count if count > NAMED_MAX as u64 => ("devices", ", ..."),
-            _ => ("devices", ""),
+            1 => ("device below /dev was", ""),
+            count if count > NAMED_MAX as u64 => ("devices below /dev were", ", ..."),
+            _ => ("devices below /dev were", ""),
         };
         let names: Vec<String> =
             self.paths.iter().take(NAMED_MAX).map(|path| shown(&path[..path.len().min(NAME_MAX)])).collect();
         let (count, names) = (self.count, names.join(", "));
-        Some(format!("{count} {word} below /dev skipped, because each container has its own /dev: {names}{rest}"))
+        Some(format!("{count} {word} skipped, because each container has its own /dev: {names}{rest}"))
     }
 }

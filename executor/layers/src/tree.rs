@@ -35,10 +35,11 @@ const OPAQUE: &str = "trusted.overlay.opaque";
 /// Prefix of attributes that are reserved for overlayfs. An archive must not set them.
 pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
 /// Attributes that are specific to a host. umoci skips them, too.
-const OF_A_HOST: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
+const HOST_XATTRS: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
 /// Prefix of attributes that only files and directories can have.
 const USER: &[u8] = b"user.";
-/// Maximum size of an inode's attribute names together, and of one value, in bytes. The kernel has the same limits.
+/// Maximum total size of an inode's attribute names, and maximum size of one value, in bytes. The kernel has the same
+/// limits.
 const XATTR_MAX: usize = 64 << 10;
 /// Permissions of a directory that the archive does not describe.
 const DIR_MODE: u32 = 0o755;
@@ -220,8 +221,8 @@ fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]
     }
     for (attribute, value) in &marks.xattrs {
         if !attribute.starts_with(USER) && is_kept(attribute, path)? {
-            let held = held(dir, name);
-            let set = lsetxattr(held.as_slice(), attribute.as_slice(), value, XattrFlags::empty());
+            let proc_path = proc_path(dir, name);
+            let set = lsetxattr(proc_path.as_slice(), attribute.as_slice(), value, XattrFlags::empty());
             set.context(|| failed(&format!("extended attribute {}", shown(attribute))))?;
         }
     }
@@ -234,13 +235,13 @@ fn is_kept(name: &[u8], path: &[u8]) -> Result<bool, UnpackError> {
         let why = format!("has the extended attribute {}, which is reserved for overlayfs", shown(name));
         return Err(UnpackError::entry(path, why));
     }
-    Ok(!OF_A_HOST.contains(&name))
+    Ok(!HOST_XATTRS.contains(&name))
 }
 
 /// Clears the attributes of a directory, because a second description of a directory replaces the first.
 fn clear_xattrs(fd: &OwnedFd) -> Result<(), Errno> {
     for name in xattr_names(|buffer| rustix::fs::flistxattr(fd, buffer))? {
-        if !name.starts_with(OVERLAY) && !OF_A_HOST.contains(&name.as_slice()) {
+        if !name.starts_with(OVERLAY) && !HOST_XATTRS.contains(&name.as_slice()) {
             rustix::fs::fremovexattr(fd, name.as_slice())?;
         }
     }
@@ -254,7 +255,7 @@ fn xattr_names(list: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<V
 }
 
 /// Returns a /proc path of an entry in an opened directory, for calls that take no descriptor.
-fn held(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
+fn proc_path(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
     let fd = std::os::fd::AsRawFd::as_raw_fd(dir);
     [format!("/proc/self/fd/{fd}/").as_bytes(), name].concat()
 }

@@ -18,7 +18,7 @@ const WHITEOUT: &[u8] = b".wh.";
 /// Name of the whiteout for all entries of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Name prefix of internal entries of aufs. Such entries occur in early Docker images and are skipped.
-const OF_AUFS: &[u8] = b".wh..wh.";
+const AUFS_PREFIX: &[u8] = b".wh..wh.";
 /// Write size for files, in bytes.
 const BLOCK: usize = 256 << 10;
 
@@ -127,7 +127,7 @@ pub fn apply<R: Read>(
             None if entry.kind == Kind::Directory => tree.mark_root(&marks)?,
             None => return Err(UnpackError::entry(&entry.path, "would replace the root directory")),
             Some((name, dirs)) if name.starts_with(WHITEOUT) => whiteout(tree, &entry, name, dirs)?,
-            Some(_) if path.iter().any(|name| name.starts_with(OF_AUFS)) => {}
+            Some(_) if path.iter().any(|name| name.starts_with(AUFS_PREFIX)) => {}
             Some(_) if entry.kind.is_device() && SkippedDevices::covers(&path) => skipped.add(&path),
             Some(_) => match entry.kind {
                 Kind::Directory => tree.directory(&path, &marks)?,
@@ -174,7 +174,7 @@ fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Resu
     if matches!(hidden, b"" | b"." | b"..") {
         return Err(UnpackError::entry(&entry.path, "is a whiteout without a name"));
     }
-    if name.starts_with(OF_AUFS) || dirs.iter().any(|name| name.starts_with(OF_AUFS)) {
+    if name.starts_with(AUFS_PREFIX) || dirs.iter().any(|name| name.starts_with(AUFS_PREFIX)) {
         return Ok(());
     }
     let path: Vec<&[u8]> = dirs.iter().copied().chain([hidden]).collect();

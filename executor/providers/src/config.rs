@@ -15,6 +15,7 @@ const POLL: (u64, u64) = (1, 86_400);
 const TIMEOUT: (u64, u64) = (1, 120);
 /// Default time limit of a fetch, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
+/// Maximum number of providers.
 pub(crate) const PROVIDERS_MAX: usize = 64;
 /// Maximum number of rules of a provider, of paths of a rule, and of words of a command.
 const LIST_MAX: usize = 1000;
@@ -170,7 +171,7 @@ impl ProviderConfig {
         for grant in &self.allow {
             if (grant.uid.is_some() || grant.gid.is_some()) == grant.is_to_certificates() {
                 let why =
-                    "a rule must name its callers: by uid, gid or both, or by uri, dns, cn and ou of a certificate";
+                    "a rule must name its callers either by uid or gid, or by uri, dns, cn or ou of a certificate";
                 return Err(unusable("secret_providers.allow", &grant.paths.join(", "), why));
             }
             if let Some(bad) = grant.paths.iter().find(|path| !is_rule(path)) {
@@ -217,7 +218,7 @@ impl ProviderConfig {
         let by = |wanted: Auth| is(Vault) && auth == wanted;
         let is_server = is(Vault) || is(Kubernetes);
         let by_either = |wanted: Auth| is_server && auth == wanted;
-        // Name of the key, and whether it is present, allowed and required.
+        // Name of the key, then three flags: present, allowed, required.
         let keys = [
             ("secret_providers.path", self.path.is_some(), is(Directory), is(Directory)),
             ("secret_providers.command", !self.command.is_empty(), is(Command), is(Command)),

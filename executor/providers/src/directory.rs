@@ -1,9 +1,9 @@
 //! Implements the `directory` provider, which reads files beneath a directory, such as systemd's credentials directory
 //! or a volume of secrets.
 //!
-//! A path is opened beneath the directory of the rule that allows it, and links cannot escape that directory. So a
-//! user with write access to one part of the provider's directory cannot refer to secrets in another part. Only regular
-//! files are read, and never the files that contain executord's own credentials for a provider.
+//! A path is opened beneath the directory of the rule that allows it, and links cannot escape that directory.
+//! Therefore, a user with write access to one part of the provider's directory cannot refer to secrets in another part.
+//! Only regular files are read, and never the files that contain executord's own credentials for a provider.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -72,7 +72,8 @@ impl<'a> Covered<'a> {
 }
 
 fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<Value, FetchError> {
-    let credential = || FetchError::new(ErrorKind::Denied, "contains executord's own credentials for a provider");
+    let credential =
+        || FetchError::new(ErrorKind::Denied, "the file contains executord's own credentials for a provider");
     let shown = dir.display();
     if credentials.iter().any(|one| lexical(one) == lexical(&dir.join(path))) {
         return Err(credential());

@@ -29,7 +29,7 @@ pub(crate) fn refusal(kv_mounts: &[String], path: &str) -> Option<String> {
 /// Returns the system mount that a path may be in.
 ///
 /// The server decodes a URL once and is case-sensitive, but a proxy in front of the server may decode again or ignore
-/// case. So this check decodes all escapes, and ignores case and white space around components.
+/// case. Therefore, this check decodes all escapes, and ignores case and white space around components.
 pub(crate) fn system_mount(path: &str) -> Option<&'static str> {
     let decoded = decoded(path);
     decoded.split(['/', '\\']).find_map(|part| {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_the_interface() {
+    fn path_is_percent_encoded() {
         assert_eq!(encoded("a b/c?d%e"), "a%20b/c%3Fd%25e");
     }
 

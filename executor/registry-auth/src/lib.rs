@@ -168,7 +168,7 @@ fn find(content: &[u8], registry: &str, repository: &str) -> Result<Found, AuthF
     }
     let entries = file.auths.iter().map(|(name, entry)| (covers(name, registry, repository), name, entry));
     let longest = entries.filter(|(length, ..)| *length > 0).max_by_key(|(length, ..)| *length);
-    let credentials = longest.map(|(_, name, entry)| of_entry(name, entry)).transpose()?.flatten();
+    let credentials = longest.map(|(_, name, entry)| entry_credentials(name, entry)).transpose()?.flatten();
     Ok(match credentials {
         Some(credentials) => Found::Credentials(credentials),
         None if !file.store.is_empty() => Found::Helper(file.store),
@@ -187,7 +187,8 @@ fn is_same(host: &str, registry: &str) -> bool {
     host.eq_ignore_ascii_case(registry) || (is_hub(host) && is_hub(registry))
 }
 
-/// Returns the number of bytes of a repository's name that an entry covers; 0 if the entry is for other repositories.
+/// Returns the rank of an entry for a repository: 1 plus the length of the entry's path, or 0 if the entry is for other
+/// repositories.
 fn covers(name: &str, registry: &str, repository: &str) -> usize {
     let bare = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
     // Docker Hub's entries are URLs with a meaningless path; in other entries the path is a namespace.
@@ -204,7 +205,7 @@ fn covers(name: &str, registry: &str, repository: &str) -> usize {
     if same && below { 1 + path.len() } else { 0 }
 }
 
-fn of_entry(name: &str, entry: &Entry) -> Result<Option<Credentials>, AuthFileError> {
+fn entry_credentials(name: &str, entry: &Entry) -> Result<Option<Credentials>, AuthFileError> {
     let too_long = [&entry.auth, &entry.password, &entry.identity_token, &entry.registry_token];
     if too_long.iter().any(|value| value.len() > VALUE_MAX) {
         return Err(AuthFileError::Value(name.to_owned()));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_entry_that_covers_counts() {
+    fn longest_covering_entry_is_used() {
         assert_eq!(find_in_file("docker.io", "library/debian"), Ok(basic("hub", "hubpw")));
         assert_eq!(find_in_file("r.example:5000", "x"), Ok(basic("u", "p:with:colons")));
         assert_eq!(find_in_file("r.example:5000", "team/app"), Ok(basic("app", "apppw")));

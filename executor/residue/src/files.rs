@@ -25,8 +25,8 @@ impl Search<'_> {
         self.walk(path, &|path| Place::File(path.to_owned()));
     }
 
-    /// Searches files that are accessible only by a process's descriptors: memory files, deleted files, and files on
-    /// file systems that are not mounted in this process (a detached tmpfs).
+    /// Searches files that are accessible only through a process's descriptors: memory files, deleted files, and files
+    /// on file systems that are not mounted in this process (a detached tmpfs).
     pub(crate) fn descriptors(&mut self, process: &Process) {
         let mounted = mounted();
         let mut seen = HashSet::new();
@@ -59,7 +59,7 @@ impl Search<'_> {
             if meta.is_file() {
                 self.file(&link, false, &place);
             } else if meta.is_dir() {
-                // The link itself would not be followed, so append a component.
+                // Append a component, because `walk` does not follow the link itself.
                 self.walk(&link.join("."), &place);
             }
         }
@@ -73,7 +73,7 @@ impl Search<'_> {
             if entries > ENTRIES_MAX {
                 return self.report.unsearched(
                     top.display().to_string(),
-                    format!("the directory has more than {ENTRIES_MAX} entries: the rest were skipped"),
+                    format!("only the first {ENTRIES_MAX} entries of the directory were searched"),
                 );
             }
             let read = path.symlink_metadata().and_then(|meta| {

@@ -1,7 +1,7 @@
 //! Stores secrets as keyed hashes (needles), and searches for them in memory.
 //!
-//! Every window of a secret is stored as 128 bits: 64 for the lookup, and 64 for confirmation. So the memory of the
-//! searching process contains no part of a secret.
+//! Every window of a secret is stored as 128 bits: 64 for the lookup, and 64 for confirmation. Therefore, the memory of
+//! the searching process contains no part of a secret.
 //!
 //! A filter with one bit per hash is checked first, so the search takes one to two nanoseconds per byte. Most pages
 //! contain only zeros, and take almost no time.
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_are_found_within_what_surrounds_them() {
+    fn encoded_secret_is_found_between_other_bytes() {
         for length in [64, 65, 100, 5000] {
             let canary = Canary::random(length).unwrap();
             let mut needles = Needles::new().unwrap();

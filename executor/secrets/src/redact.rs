@@ -242,7 +242,7 @@ impl Warnings<'_> {
             (
                 self.bare,
                 format!(
-                    "values shorter than {shortest} bytes without the white space around them are masked only together with it"
+                    "values shorter than {shortest} bytes without surrounding white space are masked only with that white space"
                 ),
             ),
             (self.blank, "values that consist of white space are not masked in the output".to_owned()),

@@ -197,7 +197,7 @@ impl Volume {
                     let private = Access { mode: DIRECTORY, gid: owner.gid };
                     let shown = make_dir(self.handle(), name.as_ref(), owner.uid, private)?;
                     let shown = shown.as_fd();
-                    shown::alike(generation.as_fd(), shown, Path::new(""))?;
+                    shown::copy_access(generation.as_fd(), shown, Path::new(""))?;
                     shown::add(generation.as_fd(), None, shown, &|path| mount.link(number, path))?;
                 }
             }
@@ -319,21 +319,21 @@ fn make_generation(
 struct Sharing {
     /// Group of the first file below the directory that users other than the owner can access.
     group: Option<u32>,
-    /// True if all users can access a file below, or such files have several groups.
-    everybody: bool,
+    /// True if all users can access a file below the directory, or if files of several groups are below the directory.
+    all_users: bool,
 }
 
 impl Sharing {
     fn add(&mut self, file: Access) {
         if file.mode & 0o077 != 0 {
-            self.everybody |= file.mode & 0o007 != 0 || self.group.is_some_and(|group| group != file.gid);
+            self.all_users |= file.mode & 0o007 != 0 || self.group.is_some_and(|group| group != file.gid);
             self.group.get_or_insert(file.gid);
         }
     }
 
     fn access(&self, owner: Owner) -> Access {
         match self {
-            Self { everybody: true, .. } => Access { mode: 0o755, gid: owner.gid },
+            Self { all_users: true, .. } => Access { mode: 0o755, gid: owner.gid },
             Self { group: Some(group), .. } => Access { mode: 0o750, gid: *group },
             Self { group: None, .. } => Access { mode: DIRECTORY, gid: owner.gid },
         }

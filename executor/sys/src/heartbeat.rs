@@ -17,20 +17,20 @@ use crate::memfile::MemFile;
 
 /// Layout of the shared memory.
 #[repr(C)]
-struct Signs {
+struct HeartbeatMemory {
     /// Number of iterations of the process's loop.
     turns: AtomicU64,
     /// Deadline of the next iteration in nanoseconds of the monotonic clock, or 0 while the process is idle.
     until: AtomicU64,
 }
 
-const LENGTH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(size_of::<Signs>() - 1);
+const LENGTH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(size_of::<HeartbeatMemory>() - 1);
 
 /// Heartbeat of a process, in shared memory.
 #[derive(Debug)]
 pub struct Heartbeat {
     file: OwnedFd,
-    signs: NonNull<Signs>,
+    memory: NonNull<HeartbeatMemory>,
 }
 
 impl Heartbeat {
@@ -59,39 +59,39 @@ impl Heartbeat {
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing. The file's size is sealed, so
         // the mapping stays valid.
         let at = unsafe { mmap(None, LENGTH, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }?;
-        Ok(Self { file: file.into(), signs: at.cast() })
+        Ok(Self { file: file.into(), memory: at.cast() })
     }
 
-    fn signs(&self) -> &Signs {
-        // SAFETY: the mapping is as large as `Signs`, page-aligned, and lives as long as `self`. Any bytes are valid
-        // numbers, and other processes also access them atomically.
-        unsafe { self.signs.as_ref() }
+    fn memory(&self) -> &HeartbeatMemory {
+        // SAFETY: the mapping is as large as `HeartbeatMemory`, page-aligned, and lives as long as `self`. Any bytes
+        // are valid numbers, and other processes also access them atomically.
+        unsafe { self.memory.as_ref() }
     }
 
     /// Records a loop iteration. The next iteration must follow within this time.
     pub fn turn(&self, within: Duration) {
-        self.signs().turns.fetch_add(1, Ordering::Relaxed);
-        self.signs().until.store(now().saturating_add(nanos(within)).max(1), Ordering::Relaxed);
+        self.memory().turns.fetch_add(1, Ordering::Relaxed);
+        self.memory().until.store(now().saturating_add(nanos(within)).max(1), Ordering::Relaxed);
     }
 
     /// Marks the process as idle. The next iteration has no deadline.
     pub fn rest(&self) {
-        self.signs().until.store(0, Ordering::Relaxed);
+        self.memory().until.store(0, Ordering::Relaxed);
     }
 
     /// Returns the number of iterations of the process's loop.
     pub fn turns(&self) -> u64 {
-        self.signs().turns.load(Ordering::Relaxed)
+        self.memory().turns.load(Ordering::Relaxed)
     }
 
     /// Returns true if the process is busy.
     pub fn is_at_work(&self) -> bool {
-        self.signs().until.load(Ordering::Relaxed) != 0
+        self.memory().until.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the time since the deadline of the next iteration, if that iteration is overdue.
     pub fn overdue(&self) -> Option<Duration> {
-        let until = self.signs().until.load(Ordering::Relaxed);
+        let until = self.memory().until.load(Ordering::Relaxed);
         now().checked_sub(until).filter(|late| until != 0 && *late > 0).map(Duration::from_nanos)
     }
 }
@@ -105,7 +105,7 @@ impl AsFd for Heartbeat {
 impl Drop for Heartbeat {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping, and no reference into it outlives `self`.
-        let _ = unsafe { munmap(self.signs.cast(), LENGTH.get()) };
+        let _ = unsafe { munmap(self.memory.cast(), LENGTH.get()) };
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         heartbeat.turn(Duration::from_secs(3600));
         assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (1, true, None));
         heartbeat.turn(Duration::ZERO);
-        while now() < watcher.signs().until.load(Ordering::Relaxed) + 1 {}
+        while now() < watcher.memory().until.load(Ordering::Relaxed) + 1 {}
         assert!(watcher.overdue().is_some());
         heartbeat.rest();
         assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (2, false, None));

@@ -89,16 +89,16 @@ impl MemFile {
     pub fn from_fd(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         // Get the seals before any other call on the descriptor, because other calls could block on another type of
         // file.
-        let seals = fcntl_get_seals(&fd).map_err(|_| invalid("the descriptor is not a memfd"))?;
+        let seals = fcntl_get_seals(&fd).map_err(|_| invalid("is not a memfd"))?;
         if fstatfs(&fd)?.f_type.cast_unsigned() != TMPFS {
-            return Err(invalid("the descriptor is a memfd of huge pages, which is not supported"));
+            return Err(invalid("is a memfd of huge pages, which is not supported"));
         }
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(invalid("the size of the memfd is not sealed"));
+            return Err(invalid("is a memfd whose size is not sealed"));
         }
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(u64::MAX);
         if size > max_len {
-            return Err(invalid(&format!("the memfd has {size} bytes; the maximum is {max_len}")));
+            return Err(invalid(&format!("is a memfd of {size} bytes; the maximum is {max_len}")));
         }
         Ok(Self { fd, len: size as usize })
     }
@@ -111,14 +111,14 @@ impl MemFile {
     pub fn from_fd_to_wipe(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         let file = Self::from_fd(fd, max_len)?;
         if fcntl_getfl(&file.fd)? & OFlags::RWMODE != OFlags::RDWR {
-            return Err(invalid("the memfd cannot be wiped: it is not open for reading and writing"));
+            return Err(invalid("cannot be wiped: the memfd is not open for reading and writing"));
         }
         let seals = fcntl_get_seals(&file.fd)?;
         if seals.intersects(UNWRITABLE) {
-            return Err(invalid("the memfd cannot be wiped: it is sealed for writing"));
+            return Err(invalid("cannot be wiped: the memfd is sealed for writing"));
         }
         if !seals.contains(SealFlags::SEAL) {
-            return Err(invalid("the memfd cannot be wiped reliably: further seals can be added"));
+            return Err(invalid("cannot be wiped reliably: further seals can be added to the memfd"));
         }
         Ok(file)
     }

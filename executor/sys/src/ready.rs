@@ -25,7 +25,7 @@ pub fn is_readable(fd: impl AsFd) -> bool {
 /// # Errors
 /// Returns an error if memory runs out.
 pub fn readable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
-    by(&fd, PollFlags::IN, deadline)
+    wait_until(&fd, PollFlags::IN, deadline)
 }
 
 /// Waits until a write would not block or the deadline passes. Returns true if it would not block.
@@ -33,7 +33,7 @@ pub fn readable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
 /// # Errors
 /// Returns an error if memory runs out.
 pub fn writable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
-    by(&fd, PollFlags::OUT, deadline)
+    wait_until(&fd, PollFlags::OUT, deadline)
 }
 
 fn poll_now(fd: &impl AsFd, flags: PollFlags) -> PollFlags {
@@ -47,7 +47,7 @@ fn poll_now(fd: &impl AsFd, flags: PollFlags) -> PollFlags {
     }
 }
 
-fn by(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
+fn wait_until(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
     loop {
         match poll(&mut [PollFd::new(fd, flags)], Some(&until(deadline))) {
             Err(Errno::INTR) => {}

@@ -1,9 +1,9 @@
 //! Removes untrusted directory trees of any depth, without following links and with a fixed number of descriptors.
 //!
 //! The standard library uses a descriptor and a stack frame per level, so an attacker who nests directories could
-//! exhaust both. This walk goes up through `..` instead. But a process with write access can move a directory elsewhere
-//! while the walk empties it. So after each step through `..`, the walk compares the reached directory with the parent
-//! through which it came down. If they differ, the walk restarts at the top.
+//! exhaust both. This walk goes up through `..` instead. However, a process with write access can move a directory
+//! elsewhere while the walk empties it. Therefore, after each step through `..`, the walk compares the reached
+//! directory with the parent through which it came down. If they differ, the walk restarts at the top.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -61,7 +61,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn from_certificate(dir: &OwnedFd) -> io::Result<Self> {
+    fn from_dir(dir: &OwnedFd) -> io::Result<Self> {
         let found = statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
         let knows = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
         Ok(Self {
@@ -94,14 +94,14 @@ impl<'a> RemovalWalk<'a> {
     /// Starts a walk. Returns `None` if the name is no longer a directory.
     fn start(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
         let Some(current) = open_below(top, name)? else { return Ok(None) };
-        Ok(Some(Self { top, way: vec![(Identity::from_certificate(&current)?, name.to_owned())], current }))
+        Ok(Some(Self { top, way: vec![(Identity::from_dir(&current)?, name.to_owned())], current }))
     }
 
     /// Removes entries up to the first non-empty subdirectory, and descends into it. Goes up if there is none.
     fn step(&mut self) -> io::Result<WalkStep> {
         if let Some(full) = empty(&self.current)? {
             let Some(next) = open_below(self.current.as_fd(), &full)? else { return Ok(WalkStep::Moved) };
-            self.way.push((Identity::from_certificate(&next)?, full));
+            self.way.push((Identity::from_dir(&next)?, full));
             self.current = next;
             return Ok(WalkStep::On);
         }
@@ -110,7 +110,7 @@ impl<'a> RemovalWalk<'a> {
             return removed(unlinkat(self.top, &name, AtFlags::REMOVEDIR), WalkStep::Done);
         };
         let above = open(self.current.as_fd(), c"..")?;
-        if Identity::from_certificate(&above)? != *expected {
+        if Identity::from_dir(&above)? != *expected {
             return Ok(WalkStep::Moved);
         }
         let step = removed(unlinkat(&above, &name, AtFlags::REMOVEDIR), WalkStep::On);

@@ -26,7 +26,7 @@ pub(crate) fn inspect(look: &InspectJob, file: &File) -> Result<Report, Failure>
     match form {
         FileFormat::Tar => entries(rewound(file)?, look.unpacked_bytes_max)?,
         FileFormat::TarGzip => {
-            let unpacked = Bounded { inner: MultiGzDecoder::new(rewound(file)?), left: room(bytes, look) };
+            let unpacked = Bounded { inner: MultiGzDecoder::new(rewound(file)?), left: unpacked_size_max(bytes, look) };
             entries(unpacked, look.unpacked_bytes_max)?;
         }
         FileFormat::Zip => zip::check(rewound(file)?, look.unpacked_bytes_max)?,
@@ -36,7 +36,7 @@ pub(crate) fn inspect(look: &InspectJob, file: &File) -> Result<Report, Failure>
 }
 
 /// Returns the maximum uncompressed size of an archive in bytes, including its headers.
-pub(crate) fn room(bytes: u64, look: &InspectJob) -> u64 {
+pub(crate) fn unpacked_size_max(bytes: u64, look: &InspectJob) -> u64 {
     bytes.saturating_mul(RATIO_MAX).max(FREE).min(look.unpacked_bytes_max.saturating_mul(2).saturating_add(1 << 20))
 }
 
@@ -94,7 +94,7 @@ fn form(file: &File) -> io::Result<FileFormat> {
     Ok(if is_tar(&head) { FileFormat::Tar } else { FileFormat::File })
 }
 
-/// A reader that returns an error if its source has more than a number of bytes.
+/// A reader that returns an error if its source has more than `left` bytes.
 pub(crate) struct Bounded<R> {
     pub(crate) inner: R,
     pub(crate) left: u64,

@@ -9,15 +9,16 @@ use tokio::sync::mpsc;
 /// Sender for the pieces of a body. A send blocks while the connection accepts no further pieces.
 pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
 
-/// The pipe from a container, as the source of an archive. If there is a request body, it gets every byte that is read.
-pub(crate) struct Passing {
+/// The pipe from a container, as the source of an archive. If there is a request body, the body gets every byte that is
+/// read.
+pub(crate) struct TeeReader {
     pipe: File,
     body: Option<Pieces>,
     /// Number of bytes that may still be read.
     left: u64,
 }
 
-impl Passing {
+impl TeeReader {
     pub(crate) fn new(pipe: File, body: Option<Pieces>, left: u64) -> Self {
         Self { pipe, body, left }
     }
@@ -28,7 +29,7 @@ impl Passing {
     }
 }
 
-impl Read for Passing {
+impl Read for TeeReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.pipe.read(buffer)?;
         self.left = self

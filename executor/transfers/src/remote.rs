@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn url_is_split_into_parts() {
         let table = [
             ("http://a/b?c=d#e", "http://a", "/b?c=d", None),
             ("HTTPS://u:p@A.example:8443?q", "https://a.example:8443", "/?q", Some("Basic dTpw")),

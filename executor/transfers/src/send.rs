@@ -14,7 +14,7 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 
 use crate::job::{Failure, FailureKind, Report, Send};
-use crate::pass::{Passing, Pieces};
+use crate::pass::{Pieces, TeeReader};
 use crate::remote::{self, Url, client, lists, plain, refused, reported};
 
 /// Maximum size of the status record of a path, in bytes.
@@ -22,7 +22,7 @@ const STAT_MAX: usize = 16 << 10;
 /// Size of a piece, in bytes.
 const PIECE: usize = 64 << 10;
 /// Maximum number of pieces that are queued for the connection.
-const WAITING: usize = 4;
+const PIECES_MAX: usize = 4;
 /// Mask of the file type in `st_mode`.
 const TYPE_MASK: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -40,8 +40,8 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
         return Err(Failure::last(format!("the file is {} bytes; the maximum is {most}", stat.size)));
     }
     let kind = if file { "application/octet-stream" } else { "application/x-tar" };
-    let (pieces, waiting) = mpsc::channel(WAITING);
-    let (body, taken) = RequestBody::stream(waiting, file.then_some(stat.size));
+    let (pieces, queued) = mpsc::channel(PIECES_MAX);
+    let (body, taken) = RequestBody::stream(queued, file.then_some(stat.size));
     let reading = std::thread::Builder::new().name("files".into()).spawn(move || {
         let read = if file { content(pipe, &pieces, stat.size) } else { archive(pipe, &pieces, most) };
         if let Err(error) = &read {
@@ -69,7 +69,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
     // The body was dropped with the request, so the thread cannot block.
     match (answer, reading.join()) {
         (Ok(()), Ok(Ok(()))) => Ok(Report::Sent { bytes: taken.bytes() }),
-        // A server may respond before it has read the whole body. Then its response is reported.
+        // A server may respond before it has read the whole body. In this case, the server's response is reported.
         (Err(failure), Ok(Err(error))) if is_broken(&error) => Err(failure),
         (_, Ok(Err(error))) => Err(Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe }),
         (Err(failure), _) => Err(failure),
@@ -95,7 +95,7 @@ fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
 
 /// Sends the content of the only file in the archive.
 fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), TarError> {
-    let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default().without_total());
+    let mut reader = Reader::new(TeeReader::new(pipe, None, u64::MAX), Limits::default().without_total());
     let entry = reader.next_entry()?.filter(|entry| entry.is_plain_file() && entry.size == size);
     entry.ok_or_else(|| TarError::Read(io::Error::other("the file changed while it was read")))?;
     let mut buffer = vec![0; PIECE];
@@ -110,12 +110,12 @@ fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), TarError> {
 
 /// Forwards an archive, and checks that it is complete.
 fn archive(pipe: File, pieces: &Pieces, most: u64) -> Result<(), TarError> {
-    let mut passing = Passing::new(pipe, Some(pieces.clone()), most);
-    let mut reader = Reader::new(&mut passing, Limits::default().without_total());
+    let mut tee = TeeReader::new(pipe, Some(pieces.clone()), most);
+    let mut reader = Reader::new(&mut tee, Limits::default().without_total());
     let mut buffer = vec![0; PIECE];
     while reader.next_entry()?.is_some() {
         while reader.content(&mut buffer)?.is_some() {}
     }
     drop(reader);
-    passing.rest().map_err(TarError::Read)
+    tee.rest().map_err(TarError::Read)
 }

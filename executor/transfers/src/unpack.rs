@@ -7,7 +7,7 @@ use flate2::read::MultiGzDecoder;
 use tar::{Builder, EntryType, Header};
 
 use crate::job::{Failure, FailureKind, FileFormat, InspectJob, Report, Unpack};
-use crate::look::{Bounded, rewound, room, unreadable};
+use crate::look::{Bounded, rewound, unpacked_size_max, unreadable};
 use crate::remote::plain;
 use crate::zip;
 
@@ -24,7 +24,7 @@ pub(crate) fn unpack(unpack: &Unpack, file: &File, pipe: File) -> Result<Report,
         FileFormat::Tar => io::copy(&mut &*source, &mut pipe).map(drop),
         FileFormat::TarGzip => {
             let look = InspectJob { checksum: None, unpacked_bytes_max: unpack.unpacked_bytes_max };
-            let mut unpacked = Bounded { inner: MultiGzDecoder::new(source), left: room(bytes, &look) };
+            let mut unpacked = Bounded { inner: MultiGzDecoder::new(source), left: unpacked_size_max(bytes, &look) };
             io::copy(&mut unpacked, &mut pipe).map(drop)
         }
         FileFormat::Zip => zip::to_tar(source, &mut pipe, unpack.unpacked_bytes_max),

@@ -127,20 +127,20 @@ impl Slots {
         let is_user = |owner: Owner| matches!(owner, Owner::User(_));
         let own = of(&taken, owner);
         if own >= each {
-            give_up(&mut taken, |one| one.owner == owner)?;
+            close_idlest(&mut taken, |one| one.owner == owner)?;
         } else if is_user(owner) && taken.iter().filter(|one| is_user(one.owner)).count() >= users {
-            give_up(&mut taken, |one| is_user(one.owner))?;
+            close_idlest(&mut taken, |one| is_user(one.owner))?;
         } else if taken.len() >= all {
             // Among the owners with idle connections, find the owner with the most connections. Close one of its
             // connections if that owner has more connections than the owner of the new connection.
             let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));
-            if most.is_none_or(|most| most <= own) || give_up(&mut taken, has_most).is_none() {
+            if most.is_none_or(|most| most <= own) || close_idlest(&mut taken, has_most).is_none() {
                 let few = if owner.is_root() { few_of_root } else { few };
                 let beyond = own < few && taken.len() < all + spare;
                 if !beyond {
-                    give_up(&mut taken, |one| one.owner == owner)?;
+                    close_idlest(&mut taken, |one| one.owner == owner)?;
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Slots {
 
 /// Closes the connection with the highest idleness among the connections that `which` selects. If several have the same
 /// idleness, closes the oldest.
-fn give_up(taken: &mut Vec<Occupied>, which: impl Fn(&Occupied) -> bool) -> Option<()> {
+fn close_idlest(taken: &mut Vec<Occupied>, which: impl Fn(&Occupied) -> bool) -> Option<()> {
     let idle = taken.iter().enumerate().filter(|(_, one)| which(one));
     let idle = idle.filter_map(|(place, one)| Some((one.idleness()?, std::cmp::Reverse(place))));
     let (_, std::cmp::Reverse(place)) = idle.max()?;

@@ -42,11 +42,11 @@ const QUEUE: usize = 32;
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time limit for a refused client to read the alert.
 const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum bytes that a refused client may still send before its connection is closed.
+/// Maximum number of bytes that a refused client may still send before its connection is closed.
 const UNREAD_MAX: usize = 64 << 10;
 /// Interval at which refused clients are summarized in the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Number of refused clients that are logged individually per interval.
+/// Maximum number of refused clients that are logged individually per interval.
 const LOGGED: u32 = 20;
 /// Stack size of the thread, in bytes.
 const STACK: usize = 512 << 10;
@@ -91,25 +91,25 @@ pub fn open<R: CertificatePolicy>(
 ) -> io::Result<mpsc::Receiver<AcceptedStream<R>>> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let door = TlsAcceptor {
-        crowd: HandshakeLimiter::new(limits.handshakes, limits.each),
+    let acceptor = TlsAcceptor {
+        limiter: HandshakeLimiter::new(limits.handshakes, limits.each),
         time: limits.time,
         certificates,
-        guests: sender,
+        accepted: sender,
         refused,
     };
     std::thread::Builder::new().name("tls".to_owned()).stack_size(STACK).spawn(move || {
         let tasks = tokio::task::LocalSet::new();
-        tasks.block_on(&runtime, door.run(listener, stopping));
+        tasks.block_on(&runtime, acceptor.run(listener, stopping));
     })?;
     Ok(receiver)
 }
 
 struct TlsAcceptor<R: CertificatePolicy, F> {
-    crowd: HandshakeLimiter,
+    limiter: HandshakeLimiter,
     time: Duration,
     certificates: Arc<Certificates<R>>,
-    guests: mpsc::Sender<AcceptedStream<R>>,
+    accepted: mpsc::Sender<AcceptedStream<R>>,
     /// Called for each refused client.
     refused: F,
 }
@@ -120,12 +120,12 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "cannot listen for callers over TCP"),
         };
-        let (door, log) = (std::rc::Rc::new(self), std::rc::Rc::new(std::cell::RefCell::new(Log::default())));
+        let (acceptor, log) = (std::rc::Rc::new(self), std::rc::Rc::new(std::cell::RefCell::new(Log::default())));
         while !*stopping.borrow() {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 _ = stopping.changed() => continue,
-                () = door.guests.closed() => return,
+                () = acceptor.accepted.closed() => return,
             };
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
@@ -135,16 +135,16 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
                     continue;
                 }
             };
-            let Some(place) = door.crowd.enter(address.ip(), Instant::now().into_std()) else {
-                (door.refused)();
+            let Some(place) = acceptor.limiter.enter(address.ip(), Instant::now().into_std()) else {
+                (acceptor.refused)();
                 let why = "too many concurrent handshakes, or too many connections from this address";
                 log.borrow_mut().refused(Some(address), why);
                 continue;
             };
-            let (door, log) = (std::rc::Rc::clone(&door), std::rc::Rc::clone(&log));
+            let (acceptor, log) = (std::rc::Rc::clone(&acceptor), std::rc::Rc::clone(&log));
             tokio::task::spawn_local(async move {
-                if let Err(why) = door.welcome(stream, place).await {
-                    (door.refused)();
+                if let Err(why) = acceptor.accept(stream, place).await {
+                    (acceptor.refused)();
                     log.borrow_mut().refused(Some(address), &why);
                 }
             });
@@ -155,21 +155,21 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
     ///
     /// # Errors
     /// Returns the reason if the client was refused.
-    async fn welcome(&self, mut stream: TcpStream, mut place: Place) -> Result<(), String> {
+    async fn accept(&self, mut stream: TcpStream, mut place: Place) -> Result<(), String> {
         let _ = stream.set_nodelay(true);
         let mut session = self.certificates.session().map_err(|error| error.to_string())?;
         let deadline = Instant::now() + self.time;
         let reason = |error: &rustls::Error| self.certificates.reason(error);
-        let shaken = tokio::select! {
-            shaken = timeout_at(deadline, shake(&mut stream, &mut session, reason)) => shaken,
+        let outcome = tokio::select! {
+            outcome = timeout_at(deadline, handshake(&mut stream, &mut session, reason)) => outcome,
             () = place.lost() => {
                 return Err("the handshake was aborted because another connection needed the slot".to_owned());
             }
         };
-        let why = match shaken {
+        let why = match outcome {
             Err(_) => return Err(format!("the handshake timed out after {} s", self.time.as_secs())),
-            Ok(Err(Broken::Gone(why))) => return Err(why),
-            Ok(Err(Broken::Refused(why))) => why,
+            Ok(Err(HandshakeError::Gone(why))) => return Err(why),
+            Ok(Err(HandshakeError::Refused(why))) => why,
             Ok(Ok(())) => match self.certificates.caller(&session) {
                 Ok(caller) => {
                     place.settle(Instant::now().into_std());
@@ -179,7 +179,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
                     tracing::debug!(%caller, "a caller connected");
                     let stream = stream.into_std().map_err(|error| error.to_string())?;
                     // Sending fails only if the daemon is stopping.
-                    let _ = self.guests.send(AcceptedStream { caller, stream, session, admission, place }).await;
+                    let _ = self.accepted.send(AcceptedStream { caller, stream, session, admission, place }).await;
                     return Ok(());
                 }
                 Err(why) => why,
@@ -187,7 +187,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
         };
         drop(session);
         tokio::select! {
-            _ = timeout(ALERT_TIMEOUT, part(&mut stream)) => {}
+            _ = timeout(ALERT_TIMEOUT, close_after_alert(&mut stream)) => {}
             () = place.lost() => {}
         }
         Err(why)
@@ -195,7 +195,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
 }
 
 /// Cause of a failed handshake.
-enum Broken {
+enum HandshakeError {
     /// The client disconnected.
     Gone(String),
     /// The handshake failed or a certificate was rejected.
@@ -203,22 +203,23 @@ enum Broken {
 }
 
 /// Exchanges the handshake messages. If the handshake fails, sends an alert with the reason.
-async fn shake(
+async fn handshake(
     stream: &mut TcpStream,
     session: &mut Session,
     reason: impl Fn(&rustls::Error) -> String,
-) -> Result<(), Broken> {
-    let gone = |error: io::Error| Broken::Gone(format!("the connection broke during the handshake: {error}"));
+) -> Result<(), HandshakeError> {
+    let gone = |error: io::Error| HandshakeError::Gone(format!("the connection broke during the handshake: {error}"));
     loop {
-        let room = session.room().map_err(|error| Broken::Gone(error.to_string()))?;
+        let room = session.room().map_err(|error| HandshakeError::Gone(error.to_string()))?;
         let read = stream.read(room).await.map_err(gone)?;
         if read == 0 {
-            return Err(Broken::Gone("the client disconnected during the handshake".to_owned()));
+            return Err(HandshakeError::Gone("the client disconnected during the handshake".to_owned()));
         }
-        // Other handshakes proceed while the alert is being sent, so describe the error first.
-        let received = session.received(read).map_err(|error| Broken::Refused(reason(&error)));
-        while !session.waiting().is_empty() {
-            let written = stream.write(session.waiting()).await.map_err(gone)?;
+        // Describe the error before the alert is sent: meanwhile, other handshakes proceed and can replace the recorded
+        // reason.
+        let received = session.received(read).map_err(|error| HandshakeError::Refused(reason(&error)));
+        while !session.unsent().is_empty() {
+            let written = stream.write(session.unsent()).await.map_err(gone)?;
             session.sent(written);
         }
         received?;
@@ -230,7 +231,7 @@ async fn shake(
 
 /// Closes a connection so that the client can still read the alert. Reads the data that the client has sent, because
 /// the kernel would discard the alert if data was unread.
-async fn part(stream: &mut TcpStream) -> io::Result<()> {
+async fn close_after_alert(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let (mut buffer, mut read) = ([0; 1024], 0);
     while read < UNREAD_MAX {
@@ -242,7 +243,7 @@ async fn part(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Logs refused clients: some individually, the rest as a count.
+/// Logs refused clients: up to [`LOGGED`] per interval individually, further clients as a count.
 #[derive(Default)]
 struct Log {
     begun: Option<Instant>,

@@ -12,7 +12,7 @@ const ADDRESSES_MAX: usize = 64;
 /// Maximum number of entries of each list in a plugin's result, except the list of addresses.
 const LIST_MAX: usize = 256;
 /// Maximum length of a plugin's error message, in bytes. The rest of the message is cut off.
-const WORDS_MAX: usize = 1024;
+const MESSAGE_MAX: usize = 1024;
 
 /// An address of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,7 +158,7 @@ fn address_of(value: &Value, name: &str) -> Result<Option<IpAddr>, String> {
 /// Failure that a plugin reported, with the plugin's error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFailure {
-    /// Error code; 0 if there was none. Codes below 100 are defined by the specification.
+    /// Error code; 0 if the plugin reported none. Codes below 100 are defined by the specification.
     pub code: u64,
     /// Error message on one line, truncated.
     pub message: String,
@@ -172,7 +172,7 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let message = [part("msg"), part("details")].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
     let message = if message.is_empty() { String::from_utf8_lossy(stderr).into_owned() } else { message.join(": ") };
     let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(crate::text::is_harmful, "?");
-    line.truncate(line.floor_char_boundary(WORDS_MAX));
+    line.truncate(line.floor_char_boundary(MESSAGE_MAX));
     PluginFailure { code, message: if line.is_empty() { "the plugin printed no error message".into() } else { line } }
 }
 

@@ -71,7 +71,11 @@ impl CniNetwork {
         let Value::Object(root) = root else { return Err(BadConfig::Json("the top level is not an object".into())) };
         let name = text(&root, "name")?;
         if !is_name(name) {
-            return Err(field("name", format!("is not a valid network name of at most {NAME_MAX} bytes")));
+            let why = format!(
+                "is not a valid network name: use at most {NAME_MAX} letters, digits, `_`, `.` and `-`, and begin with \
+                 a letter or digit"
+            );
+            return Err(field("name", why));
         }
         let plugins = match root.get("plugins") {
             None => vec![Value::Object(root.clone())],
@@ -87,7 +91,11 @@ impl CniNetwork {
             let kind = text(&config, "type").map_err(|_| field(format!("{at}.type"), "is not a string"))?.to_owned();
             // The name becomes a file name below the operator's plugin directories.
             if !is_name(&kind) {
-                return Err(field(format!("{at}.type"), "is not a valid name of a plugin"));
+                let why = format!(
+                    "is not a valid name of a plugin: use at most {NAME_MAX} letters, digits, `_`, `.` and `-`, and \
+                     begin with a letter or digit"
+                );
+                return Err(field(format!("{at}.type"), why));
             }
             Ok(Plugin { kind, config })
         });

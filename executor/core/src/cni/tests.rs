@@ -40,7 +40,7 @@ fn network_lists_and_single_plugins_are_parsed() {
 }
 
 #[test]
-fn versions_that_are_spoken_here_remain() {
+fn unsupported_network_versions_are_dropped() {
     let of = |versions: Value| {
         let mut root = json!({"name": "x", "type": "ptp"});
         root.as_object_mut().unwrap().extend(versions.as_object().unwrap().clone());
@@ -84,7 +84,7 @@ fn invalid_network_configuration_fails() {
 }
 
 #[test]
-fn files_are_reported_by_their_endings() {
+fn config_files_are_selected_by_extension() {
     let taken = ["10-a.conflist", "x.conf", "y.json"].map(is_config_name);
     assert_eq!(taken, [true; 3]);
     let left = ["10-a.conflist.bak", ".hidden.conf", "README", "x.conf~"].map(is_config_name);

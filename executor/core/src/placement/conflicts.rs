@@ -67,7 +67,10 @@ impl<'a, V: RootfsView> ConflictSearch<'a, V> {
     }
 
     /// Returns the first missing directory above a file; `None` if the file is mounted by itself.
-    pub(super) fn way(&self, path: &'a Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
+    pub(super) fn first_missing_parent(
+        &self,
+        path: &'a Path,
+    ) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
         let Some(parent) = path.parent() else { return Ok(Err(format!("`{}` is the root directory", path.display()))) };
         match self.first_missing(parent, path)? {
             Ok(None) => {}

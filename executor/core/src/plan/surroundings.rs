@@ -58,7 +58,7 @@ pub struct Surroundings {
     pub init: bool,
 }
 
-/// Returns the settings of containers whose plans were written before this field existed.
-pub(super) fn before() -> Surroundings {
+/// Returns the settings for a plan that was written before plans had the field `surroundings`.
+pub(super) fn legacy_default() -> Surroundings {
     Surroundings { shm_bytes: SHM_BYTES_DEFAULT, ..Surroundings::default() }
 }

@@ -132,7 +132,7 @@ fn the_cgroup_is_named_and_not_limited() {
 
 /// A requested mount replaces a default mount at the same path, and a nested mount comes after its parent.
 #[test]
-fn file_systems_in_memory_arrive() {
+fn requested_tmpfs_replaces_default_mount() {
     let tmpfs = |path: &str, bytes| Tmpfs { path: path.into(), bytes, mode: 0o700, uid: 5, gid: 6, exec: false };
     let surroundings = Surroundings {
         tmpfs: vec![tmpfs("/run/lock", 0), tmpfs("/run", 8192)],

@@ -13,7 +13,7 @@ use oci_spec::runtime::{
     SpecBuilder, UserBuilder,
 };
 
-use super::{CapabilitySets, capabilities, cgroup, of_kernel, sys, without_resources};
+use super::{CapabilitySets, capabilities, cgroup, kernel_mounts, sys, without_resources};
 use crate::plan::{HostOptions, Isolation, Plan, Propagation, Rootfs, SHM_BYTES_DEFAULT, UserNamespace, Volume};
 use crate::validate::CAPABILITIES;
 
@@ -30,8 +30,8 @@ pub struct Skeleton<'a> {
     pub cgroup_view: Option<&'a Path>,
 }
 
-/// Returns true if a warm container can be used for this plan. Such a plan shares no namespace, uses the default
-/// seccomp filter, and adds no entries below /dev.
+/// Returns true if a warm container can be used for this plan. Such a plan shares no namespace, has a directory or an
+/// image as its root, adds no privileges, and uses the default seccomp filter, masked paths, /dev and /dev/shm.
 pub fn fits_warm(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let isolated = isolation.user_namespace == UserNamespace::Own
@@ -59,7 +59,7 @@ pub fn fits_warm(plan: &Plan) -> bool {
 /// Returns an error if a builder of oci-spec fails, which does not happen.
 pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
     let isolation = Isolation::default();
-    let mut mounts = of_kernel(SHM_BYTES_DEFAULT, false)?;
+    let mut mounts = kernel_mounts(SHM_BYTES_DEFAULT, false)?;
     mounts.push(sys(false)?);
     mounts.push(cgroup(skeleton.cgroup_view, false)?);
     let linux = LinuxBuilder::default()

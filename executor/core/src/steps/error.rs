@@ -78,7 +78,7 @@ impl StepError {
 
 /// Joins several errors. The cause comes from the first error that has a cause and is not a cancellation; if there is
 /// none, from the first error that has a cause.
-pub(super) fn several(errors: Vec<StepError>) -> Option<StepError> {
+pub(super) fn join_errors(errors: Vec<StepError>) -> Option<StepError> {
     let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.cause);
     let cause = by_itself.or_else(|| errors.iter().find_map(|error| error.cause));
     (!errors.is_empty()).then_some(StepError { why: Why::Several(errors), cause })

@@ -51,7 +51,7 @@ impl Restarts {
     }
 
     /// Returns true while a restart is delayed.
-    pub(super) fn waits(&self) -> bool {
+    pub(super) fn is_delayed(&self) -> bool {
         self.record.next_at.is_some()
     }
 
@@ -107,7 +107,7 @@ impl Steps {
         if cancelled || !restarts.permits_after_failure() {
             return RestartOutcome::NotPermitted;
         }
-        if !is_running || restarts.waits() || restarts.asked.is_some() {
+        if !is_running || restarts.is_delayed() || restarts.asked.is_some() {
             return RestartOutcome::IsEnding;
         }
         restarts.asked = Some(reason);
@@ -120,7 +120,7 @@ impl Steps {
         for index in 0..self.steps.len() {
             if let Role::Restart(restarts) = &mut self.steps[index].role {
                 restarts.over = true;
-                if restarts.waits() {
+                if restarts.is_delayed() {
                     let error = restarts.error.clone();
                     restarts.record.next_at = None;
                     self.finish(index, error, now);
@@ -146,7 +146,7 @@ impl Steps {
 
     fn is_step_done(&self, step: usize) -> bool {
         match self.restart_above(step) {
-            // A step that a later run did not reach is pending.
+            // A step that the last run did not reach is still pending.
             Some(above) if self.has_ended(above) => true,
             _ => self.has_ended(step) && self.is_last_run_of(step),
         }
@@ -201,14 +201,14 @@ impl Steps {
     /// Starts the next run.
     pub(super) fn run_again(&mut self, index: usize, now: Timestamp) {
         let Role::Restart(restarts) = &mut self.steps[index].role else { return };
-        if !restarts.waits() {
+        if !restarts.is_delayed() {
             return;
         }
         restarts.record.next_at = None;
         restarts.record.count += 1;
         let children = self.steps[index].children.clone();
         for child in children {
-            self.renew(child);
+            self.reset_step(child);
             self.start_run(index, child, now);
         }
     }
@@ -231,7 +231,7 @@ impl Steps {
     }
 
     /// Resets a step and all steps below it to the initial state.
-    fn renew(&mut self, index: usize) {
+    fn reset_step(&mut self, index: usize) {
         let step = &mut self.steps[index];
         let StepRecord { path, kind, log_source, .. } = std::mem::take(&mut step.record);
         step.record = StepRecord { path, kind, log_source, ..StepRecord::default() };
@@ -241,7 +241,7 @@ impl Steps {
             *expired = false;
         }
         for child in step.children.clone() {
-            self.renew(child);
+            self.reset_step(child);
         }
     }
 }

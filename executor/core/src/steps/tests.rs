@@ -45,7 +45,7 @@ fn serial_action_stops_at_first_error() {
 }
 
 #[test]
-fn a_timeout_cancels_and_says_so() {
+fn timeout_cancels_action_and_reports_limit() {
     let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
     let mut steps = steps(action, 1);
     let begun = steps.start(NOW);

@@ -63,7 +63,8 @@ fn check_arguments(arguments: &[CniArgument], report: &mut Report) {
             );
             report.add(field("name"), InvalidFormat.because(why));
         } else if name.eq_ignore_ascii_case(IGNORE_UNKNOWN) {
-            report.add(field("name"), Reserved.because("`IgnoreUnknown` is reserved: every call sets the argument"));
+            let why = "`IgnoreUnknown` is reserved: the executor sets this argument in every call";
+            report.add(field("name"), Reserved.because(why));
         } else if !seen.insert(name) {
             report.add(field("name"), Duplicate.because(format!("{name} is given twice; remove one")));
         }

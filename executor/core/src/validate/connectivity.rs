@@ -30,7 +30,7 @@ const ANY_NAME: &str = "*";
 /// Maximum length of a domain name, in bytes.
 const DOMAIN_MAX: usize = 253;
 /// Capabilities with which a process could remove the egress filter, or bypass it.
-const UNBOUND: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"];
+const BYPASS_CAPABILITIES: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"];
 
 /// Checks the requested network settings against the kind of network and the policy.
 pub(super) fn check(
@@ -100,7 +100,7 @@ fn allows_namespace(allowed: &Path, path: &Path) -> bool {
 /// Returns the entry and the reason if an entry is invalid.
 pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
     if list.len() > NAMESPACES_MAX {
-        return Err(format!("{} entries; at most {NAMESPACES_MAX} are allowed", list.len()));
+        return Err(format!("has {} entries; at most {NAMESPACES_MAX} are allowed", list.len()));
     }
     for path in list {
         surroundings::plain_path(path).map_err(|why| format!("{:?} {why}", path.display().to_string()))?;
@@ -124,7 +124,7 @@ pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> R
     } else if plan.network == Network::Cni {
         check_egress(&updated.connectivity, &plan.isolation, policy, &mut report);
     } else {
-        report.add("egress", Conflict.because("needs a CNI network"));
+        report.add("egress", Conflict.because("requires the network `cni` (NETWORK_CNI)"));
     }
     egress::check(&update.rules, &mut report);
     if report.0.is_empty() { Ok(updated) } else { Err(report.0) }
@@ -141,7 +141,7 @@ fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
         ("cni", asked.cni.is_some()),
     ];
     for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
-        report.add(field, Conflict.because("needs a CNI network"));
+        report.add(field, Conflict.because("requires the network `cni` (NETWORK_CNI)"));
     }
 }
 
@@ -162,11 +162,11 @@ fn check_egress(asked: &Connectivity, isolation: &Isolation, policy: &Policy, re
     } else {
         "could bypass the block on egress; set `egress`"
     };
-    for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
+    for name in isolation.capabilities_added.iter().filter(|name| BYPASS_CAPABILITIES.contains(&name.as_str())) {
         report.add("capabilities.add", Conflict.because(format!("{name} {why}")));
     }
     if isolation.privileged {
-        report.add("privileged", Conflict.because(why));
+        report.add("privileged", Conflict.because(format!("a privileged container {why}")));
     }
 }
 
@@ -174,7 +174,8 @@ fn check_network_name(name: &str, report: &mut Report) {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if name.len() > NETWORK_NAME_MAX || name.starts_with('.') || !name.bytes().all(allowed) {
         let why = format!(
-            "\"{}\" is not a valid network name: at most {NETWORK_NAME_MAX} letters, digits, `.`, `_`, `-`, not beginning with `.`",
+            "\"{}\" is not a valid network name: use at most {NETWORK_NAME_MAX} letters, digits, `.`, `_` and `-`, not \
+             beginning with `.`",
             shorten(name)
         );
         report.add("network_name", InvalidFormat.because(why));
@@ -186,7 +187,11 @@ fn check_hostname(hostname: &str, report: &mut Report) {
         return;
     }
     if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(is_host_label) {
-        let why = format!("\"{}\" is not a valid host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
+        let why = format!(
+            "\"{}\" is not a valid host name: use at most {HOSTNAME_MAX} bytes, in labels of 1 to {LABEL_MAX} letters, \
+             digits and `-`, without `-` at either end of a label",
+            shorten(hostname)
+        );
         report.add("hostname", InvalidFormat.because(why));
     }
 }

@@ -42,7 +42,7 @@ const CDI_DIRS_MAX: usize = 16;
 const NAMES_SHOWN: usize = 20;
 
 /// Default permissions on a device that is requested by its path.
-const BY_PATH: &str = "rw";
+const PATH_PERMISSIONS_DEFAULT: &str = "rw";
 
 /// Checks lists of CPUs and memory nodes, and returns the lists in their shortest form.
 pub(super) fn cpusets(lists: [&str; 2], report: &mut Report) -> [String; 2] {
@@ -119,8 +119,8 @@ fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
         }
         for (name, value) in [("soft", *soft), ("hard", *hard)] {
             if value < -1 {
-                report
-                    .add(field(name), OutOfRange.because(format!("is {value}; 0 or more is allowed, or -1 for none")));
+                let why = format!("is {value}; 0 or more is allowed, or -1 for no limit");
+                report.add(field(name), OutOfRange.because(why));
             }
         }
         if above(*soft, *hard) {
@@ -183,7 +183,7 @@ fn check_devices(asked: &[Device], isolation: &Isolation, policy: &Policy, repor
         let mut others = filled.iter().filter(|other| !other.is_cdi() && other.is_whole_dev() == device.is_whole_dev());
         if device.is_whole_dev() {
             if !isolation.privileged || isolation.user_namespace != UserNamespace::Host {
-                let why = "`/dev` is all devices of the host: it requires privileged and the host's user namespace";
+                let why = "`/dev` means all devices of the host; it requires privileged and the host's user namespace";
                 report.add(field("host_path"), Conflict.because(why));
             } else if others.next().is_some() {
                 report.add(field("path"), Duplicate.because("`/dev` is given twice"));
@@ -233,7 +233,7 @@ fn offered<'a>(device: &'a Device, policy: &'a Policy) -> Result<(&'a Path, &'a 
     }
     surroundings::plain_path(path).map_err(|why| ("host_path", why))?;
     if policy.device_paths.iter().any(|listed| path.starts_with(listed)) {
-        return Ok((path, BY_PATH));
+        return Ok((path, PATH_PERMISSIONS_DEFAULT));
     }
     let shown = shorten(&path.display().to_string());
     let listed: Vec<String> =
@@ -355,7 +355,11 @@ pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
         }
         let plain = name.trim() == name && !name.chars().any(crate::text::is_harmful);
         (!plain || name.len() > APPARMOR_PROFILE_MAX).then(|| {
-            let why = format!("\"{}\" is not a name of at most {APPARMOR_PROFILE_MAX} bytes", shorten(name));
+            let why = format!(
+                "\"{}\" is not valid: use at most {APPARMOR_PROFILE_MAX} bytes, without control characters and without \
+                 white space at the ends",
+                shorten(name)
+            );
             InvalidCharacter.because(why)
         })
     };
@@ -372,7 +376,7 @@ pub fn check_ulimit_max(name: &str, most: i64) -> Result<(), String> {
         return Err(format!("{:?} is not a limit that can be raised; use one of {}", shorten(name), others.join(", ")));
     }
     if most < -1 {
-        return Err(format!("{name} is {most}; 0 or more is allowed, or -1 for none"));
+        return Err(format!("{name} is {most}; 0 or more is allowed, or -1 for no limit"));
     }
     Ok(())
 }

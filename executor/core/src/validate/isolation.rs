@@ -203,7 +203,7 @@ fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
         if full == ALL || CAPABILITIES.contains(&&*full) {
             names.insert(full);
         } else {
-            let why = format!("\"{}\" is not a capability", shorten(name));
+            let why = format!("\"{}\" is not a capability; use a name such as CAP_NET_RAW, or ALL", shorten(name));
             report.add(format!("{field}[{index}]"), UnknownValue.because(why));
         }
     }

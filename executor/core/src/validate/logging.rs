@@ -72,7 +72,7 @@ impl Policy {
 /// Returns the entry and the reason if an entry is invalid.
 pub fn check_log_dirs(dirs: &[PathBuf], reserved: &[&Path]) -> Result<(), String> {
     if dirs.len() > DIRS_MAX {
-        return Err(format!("{} entries; at most {DIRS_MAX} are allowed", dirs.len()));
+        return Err(format!("has {} entries; at most {DIRS_MAX} are allowed", dirs.len()));
     }
     dirs.iter().try_for_each(|dir| check_offered_dir(dir, reserved).map_err(|why| format!("{}: {why}", dir.display())))
 }

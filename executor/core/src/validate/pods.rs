@@ -58,7 +58,7 @@ fn check_pod(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-/// Checks that a container without a PID namespace of its own does not need its own PID 1.
+/// Rejects settings that require the container to have its own PID 1, if the container has no PID namespace of its own.
 fn check_process(draft: &Draft<'_>, report: &mut Report) {
     let shares = match draft.pod {
         Some(PodRole::Holder { share_processes } | PodRole::Member { share_processes, .. }) => share_processes,
@@ -80,11 +80,11 @@ fn check_process(draft: &Draft<'_>, report: &mut Report) {
         if shares {
             report.add("share_processes", Conflict.because("cannot be combined with `host_pid`"));
         }
-        "cannot be combined with `host_pid`, because PID 1 is the host's"
+        "cannot be combined with `host_pid`, because PID 1 is a process of the host"
     } else if shares {
         "cannot be used in a pod that shares processes, because PID 1 is the pod's own process"
     } else if draft.isolation.pid_of.is_some() {
-        "cannot be combined with `pid_of`, because PID 1 is that container's"
+        "cannot be combined with `pid_of`, because PID 1 is a process of the other container"
     } else {
         return;
     };

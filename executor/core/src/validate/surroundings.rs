@@ -93,7 +93,10 @@ pub(super) fn check(
         for (index, host) in extra_hosts.iter().enumerate() {
             let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
             if host.name.is_empty() || host.name.len() > HOST_MAX || !host.name.bytes().all(plain) {
-                let why = format!("\"{}\" is not a valid host name of at most {HOST_MAX} bytes", shorten(&host.name));
+                let why = format!(
+                    "\"{}\" is not a valid host name: use 1 to {HOST_MAX} letters, digits, `.`, `-` and `_`",
+                    shorten(&host.name)
+                );
                 report.add(format!("extra_hosts[{index}].name"), InvalidFormat.because(why));
             }
         }

@@ -12,8 +12,8 @@ use super::{DraftFile, Policy, Report, Violation, files, outputs};
 use crate::limits::{LIST_MAX, SIGNAL_MAX};
 use crate::plan::{Plan, PlannedFile};
 
-/// Name in messages for a file that the container already has.
-const STAYS: &str = "the container's file";
+/// Description, in messages, of a file that the container already has.
+const EXISTING_FILE: &str = "the container's file";
 
 /// An update before validation, borrowed from the message.
 #[derive(Default)]
@@ -177,13 +177,13 @@ fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
     let mut named = merged.files.clone();
     for (index, file) in named.iter_mut().enumerate() {
         if merged.changed.binary_search(&index).is_err() {
-            file.field = format!("{STAYS} `{}`", file.path.display());
+            file.field = format!("{EXISTING_FILE} `{}`", file.path.display());
         }
     }
     let mut clashes = Report::default();
     files::check_conflicts(&named, &mut clashes);
     for clash in clashes.0 {
-        let field = if clash.field.starts_with(STAYS) { "files".to_owned() } else { clash.field };
+        let field = if clash.field.starts_with(EXISTING_FILE) { "files".to_owned() } else { clash.field };
         report.add(field, clash.reason.because(clash.description));
     }
     if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::DraftTexts::from_planned) {
@@ -293,7 +293,7 @@ mod tests {
         assert!(violations[0].description.contains("10002 files"), "{}", violations[0]);
     }
 
-    /// An output is never a secret file, not even one that is added later.
+    /// An update cannot add a secret file at the path of a declared output.
     #[test]
     fn a_declared_output_cannot_become_a_secret() {
         let outputs = PlannedOutputs { source: OutputSource::Files(vec!["/srv/out".into()]), bytes_max: 10 };

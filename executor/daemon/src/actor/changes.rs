@@ -54,7 +54,7 @@ impl Actor {
         }
         let passed = lifecycle::advance(self.facts.state, recorded, self.facts.started_at.is_some());
         self.facts.state = recorded;
-        self.goes_on_to(recorded);
+        self.leave_quarantine_on_phase_change(recorded);
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
         passed.for_each(|state| self.report(state));

@@ -61,7 +61,7 @@ impl LaunchPayload {
 /// Overwrites a memory file of secrets.
 pub(super) fn wipe(file: &MemFile) {
     if let Err(error) = file.wipe() {
-        tracing::error!(%error, "cannot wipe a memory file of a container that was not launched");
+        tracing::error!(%error, "cannot overwrite the secrets in a memory file");
     }
 }
 

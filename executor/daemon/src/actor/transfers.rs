@@ -1,16 +1,16 @@
 //! Downloads and uploads of the steps of running containers.
 //!
 //! ```text
-//!  shim's record: a step waits ──> task ── URL (memory file) ──> worker ── http ──> server
+//!  shim's record: step running ──> task ── URL (memory file) ──> worker ── http ──> server
 //!                                   │                              │ file in the state directory
 //!                                   │                              v
 //!                                   └── process in the container <── worker: inspect, unpack
 //!  shim <── end of the step ───────┘
 //! ```
-//! The container's own task ([`Transferring`]) starts a transfer when the shim's record lists its step as running, and
-//! drops the transfer when the step has completed or was cancelled. After a restart of the daemon, the record lists
-//! the same steps, so the daemon restarts their transfers. Only worker processes read a tenant's URL and data. The
-//! daemon starts workers from its own executable and stops them by closing their sockets.
+//! The container's own task ([`Transferring`]) starts a transfer when the shim's record lists the transfer's step as
+//! running, and drops the transfer when the step has completed or was cancelled. After a restart of the daemon, the
+//! record lists the same steps, so the daemon restarts their transfers. Only worker processes read a tenant's URL and
+//! data. The daemon starts workers from its own executable and stops them by closing their sockets.
 
 mod worker;
 
@@ -347,12 +347,12 @@ impl Transfer {
         drop(input); // the worker holds this end of the pipe
         let written = started.report().await;
         let done = async {
-            let _ = copy::all(&stdout).await;
-            copy::succeeded(session.ended().await, failure).await
+            let _ = copy::read_report(&stdout).await;
+            copy::check_exit(session.ended().await, failure).await
         };
         match written {
             Err(Failure { kind: FailureKind::Final | FailureKind::Transient, why }) => Err(Failure::last(why).into()),
-            Ok(Report::Unpacked) | Err(_) => done.await.map_err(|problem| of_problem(&problem).into()),
+            Ok(Report::Unpacked) | Err(_) => done.await.map_err(|problem| to_failure(&problem).into()),
             Ok(_) => Err(unexpected().into()),
         }
     }
@@ -368,7 +368,7 @@ impl Transfer {
         match exec::archive(&self.node, self.id.as_str(), path, &user, direction).await {
             Ok(ExecOutcome::Running(session, stdio)) => Ok((session, stdio)),
             Ok(ExecOutcome::Failed(ExecFailure { message, .. })) => Err(Failure::last(message).into()),
-            Err(problem) => Err(of_problem(&problem).into()),
+            Err(problem) => Err(to_failure(&problem).into()),
         }
     }
 
@@ -396,15 +396,15 @@ impl Transfer {
         let started = self.start(&job, &[url.0.as_fd(), stdout.fd()]).await?;
         drop(stdout); // the worker holds this end of the pipe
         let sent = started.report().await;
-        let done = || async { copy::succeeded(session.ended().await, failure).await };
+        let done = || async { copy::check_exit(session.ended().await, failure).await };
         match sent {
             Ok(Report::Sent { bytes }) => match done().await {
                 Ok(()) => Ok(bytes),
-                Err(problem) => Err(of_problem(&problem).into()),
+                Err(problem) => Err(to_failure(&problem).into()),
             },
             // The error of the process in the container has more detail.
             Err(failure @ Failure { kind: FailureKind::Pipe, .. }) => {
-                Err(done().await.err().map_or(Failure::last(failure.why), |problem| of_problem(&problem)).into())
+                Err(done().await.err().map_or(Failure::last(failure.why), |problem| to_failure(&problem)).into())
             }
             Err(failure) => Err(failure.into()),
             Ok(_) => Err(unexpected().into()),
@@ -417,7 +417,7 @@ fn unexpected() -> Failure {
 }
 
 /// Converts an API error of the process in the container. Launcher failures may be transient.
-fn of_problem(problem: &ApiError) -> Failure {
+fn to_failure(problem: &ApiError) -> Failure {
     let reported: Vec<String> = problem.violations.iter().map(|violation| violation.description.clone()).collect();
     let why = if reported.is_empty() { problem.message.to_string() } else { reported.join("; ") };
     if problem.kind == Kind::Unavailable { Failure::transient(why) } else { Failure::last(why) }

@@ -23,7 +23,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::first_message;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::operations::copy::{REPORT_MAX, all, failure, fill, succeeded};
+use crate::operations::copy::{REPORT_MAX, check_exit, failure, fill, read_report};
 use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
 
 /// Chunk size of an archive, in bytes.
@@ -56,8 +56,8 @@ pub(super) async fn get(
     Ok(answers)
 }
 
-/// Starts the copy process. A missing path is reported as a violation of its field, to distinguish it from a missing
-/// container.
+/// Starts the copy process. A missing path is reported as a violation of the path's field, which distinguishes a
+/// missing path from a missing container.
 async fn start(
     node: &Arc<Node>,
     id: &str,
@@ -92,7 +92,7 @@ async fn send(session: &ExecSession, stdio: Stdio, sender: &ArchiveSender) -> Re
         buffer[..length].zeroize(); // the next read may take long
         part(sender, Out::Data(data)).await?;
     }
-    succeeded(session.ended().await, failure).await
+    check_exit(session.ended().await, failure).await
 }
 
 async fn part(sender: &ArchiveSender, part: Out) -> Result<(), ApiError> {
@@ -155,8 +155,8 @@ async fn unpack(
         // The process may exit before the client finishes.
         exit = session.ended() => exit,
     };
-    succeeded(exit, failure).await?;
-    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*all(&stdout).await)
+    check_exit(exit, failure).await?;
+    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*read_report(&stdout).await)
         .map_err(|error| ApiError::new(Kind::Internal, format!("malformed summary from the copy process: {error}")))?;
     Ok(v1::PutArchiveResponse { entries, bytes })
 }

@@ -17,12 +17,12 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
 use crate::api_error::{ApiError, Kind};
-use crate::images::{self, of_image, of_image_in};
+use crate::images::{self, from_image_error, from_image_error_in};
 use crate::node::Node;
 use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 
-/// Minimum interval between two progress messages of a pull, which progresses with each chunk.
+/// Minimum interval between two progress messages of a pull. Without a minimum, each chunk would cause a message.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for the next chunk of an archive.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -69,7 +69,12 @@ impl Images for ImageService {
             .into());
         };
         // Check the policy before the client sends the archive.
-        self.node.config.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
+        self.node
+            .config
+            .policy
+            .images
+            .may_import()
+            .map_err(|refused| Status::from(from_image_error(&refused.into())))?;
         let form = match header.form() {
             v1::import_header::Form::OciArchive => ImportFormat::OciArchive,
             v1::import_header::Form::DockerArchive => ImportFormat::DockerArchive,
@@ -83,7 +88,7 @@ impl Images for ImageService {
         self.node.launcher.session()?;
         let reported = |error: ImageError| {
             let field = if matches!(error, ImageError::OtherForm { .. }) { "header.form" } else { "data" };
-            Status::from(of_image_in(&error, field))
+            Status::from(from_image_error_in(&error, field))
         };
         let mut upload = self.node.images.upload().await.map_err(reported)?;
         while let Some(message) = next(&mut parts).await? {
@@ -109,7 +114,7 @@ impl Images for ImageService {
         &self,
         request: Request<v1::InspectImageRequest>,
     ) -> Result<Response<v1::InspectImageResponse>, Status> {
-        let reported = |error: ImageError| Status::from(of_image_in(&error, "image"));
+        let reported = |error: ImageError| Status::from(from_image_error_in(&error, "image"));
         let record = self.node.images.find(images::image_name(&request.get_ref().image)?).map_err(reported)?;
         let json = self.node.images.configuration(&record).await.map_err(reported)?;
         let broken = |why: String| {
@@ -139,7 +144,7 @@ impl Images for ImageService {
             node.images.remove(&name, all_names, used_by).await
         });
         let done = task.await.map_err(ApiError::from)?;
-        let (record, removed) = done.map_err(|error| of_image_in(&error, "image"))?;
+        let (record, removed) = done.map_err(|error| from_image_error_in(&error, "image"))?;
         tracing::info!(image = %record.digest, removed, "image removed");
         Ok(Response::new(v1::RemoveImageResponse { image: Some(image(&record)), removed }))
     }
@@ -170,7 +175,7 @@ impl Images for ImageService {
             node.images.prune(PruneRules { unused_for, bytes_budget, dry_run }, used_by).await
         });
         let done = task.await.map_err(ApiError::from)?;
-        let pruned = done.map_err(|error| of_image(&error))?;
+        let pruned = done.map_err(|error| from_image_error(&error))?;
         Ok(Response::new(v1::PruneImagesResponse {
             images: pruned.images.iter().map(image).collect(),
             layers: pruned.layers,
@@ -221,8 +226,8 @@ async fn run_transfer(
     let _ = sender.send(last).await;
 }
 
-/// Follows a pull to completion. Progress is sent only when the client reads, so that the pull does not hold its
-/// credentials for a client that does not read. Returns the unsent progress and the result.
+/// Follows a pull to completion. Progress is sent only if the client is ready to read, because a slow client must not
+/// keep the credentials in memory. Returns the unsent progress and the result.
 async fn follow(
     node: &Arc<Node>,
     reference: &ImageReference,
@@ -235,14 +240,17 @@ async fn follow(
         while let Some(state) = watcher.next().await {
             let is_new = !state.progress.layers.is_empty() && before.as_ref() != Some(&state.progress);
             if let Some(outcome) = state.outcome {
-                return (is_new.then_some(state.progress), outcome.map_err(|error| of_image_in(&error, "reference")));
+                return (
+                    is_new.then_some(state.progress),
+                    outcome.map_err(|error| from_image_error_in(&error, "reference")),
+                );
             }
             if is_new && sender.try_send(&news(&state.progress)) {
                 before = Some(state.progress);
                 tokio::time::sleep(PROGRESS_INTERVAL).await;
             }
         }
-        // The joined pull was just cancelled: start a new one.
+        // The joined pull was just cancelled: start another pull.
     }
 }
 

@@ -21,10 +21,10 @@ const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 /// Default user, if it exists.
 const DEFAULT: &str = "executor";
-/// Ids without a user in /etc/passwd: systemd's range for dynamic users.
+/// Range of ids that systemd reserves for dynamic users. These ids need no user in /etc/passwd.
 const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
 /// The overflow uid, which the kernel shows for unmapped ids. Programs without a dedicated user often run as this user.
-pub(super) const NOBODY: u32 = 65_534;
+pub(super) const OVERFLOW_UID: u32 = 65_534;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
@@ -39,7 +39,7 @@ impl Account {
     /// Finds the user that the daemon will run as.
     ///
     /// # Errors
-    /// Returns an error if the user does not exist.
+    /// Returns an error if the user does not exist, or if no dynamic id is free.
     pub(super) fn to_serve_as(config: &Config, root: bool) -> Result<Self, BootError> {
         if !root || config.keep_root {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -157,18 +157,18 @@ mod tests {
         // The owner of an earlier daemon's files takes precedence if it is a dynamic user. Only root can change the
         // owner.
         std::fs::create_dir_all(paths.ledger()).unwrap();
-        for (owner, taken) in [(61_200, 61_200), (NOBODY, user.uid)] {
+        for (owner, taken) in [(61_200, 61_200), (OVERFLOW_UID, user.uid)] {
             if std::os::unix::fs::chown(paths.ledger(), Some(owner), Some(owner)).is_ok() {
                 assert_eq!(Account::dynamic(&paths).unwrap().uid, taken);
             }
         }
-        assert!(known.contains(&0) && running.contains(&0) && known.contains(&NOBODY));
+        assert!(known.contains(&0) && running.contains(&0) && known.contains(&OVERFLOW_UID));
     }
 
     #[test]
     fn users_and_groups_by_name_and_number() {
-        let nobody = Account::named("nobody").unwrap();
-        assert!(nobody.uid != 0 && nobody.gid != 0);
+        let overflow = Account::named("nobody").unwrap();
+        assert!(overflow.uid != 0 && overflow.gid != 0);
         let numbered = Account::named("12345").unwrap();
         assert_eq!((numbered.uid, numbered.gid), (12_345, 12_345), "the group is not root's group");
         assert_eq!(group("root").unwrap(), 0);

@@ -31,7 +31,7 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), ApiErr
         request.stop_signal = defaults.stop_signal.map_or(0, i32::unsigned_abs);
     }
     if request.single_run().is_none() {
-        request.for_each_run(|run| surroundings(run, defaults));
+        request.for_each_run(|run| fill_process_defaults(run, defaults));
         return Ok(());
     }
     let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) else { return Ok(()) };
@@ -53,12 +53,13 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), ApiErr
             empty.map(|(at, _)| SecretArgument { index: at as u32, value: String::new(), ..SecretArgument::default() });
         run.secret_arguments.extend(empty.collect::<Vec<_>>());
     }
-    surroundings(run, defaults);
+    fill_process_defaults(run, defaults);
     Ok(())
 }
 
-/// Fills in environment, directory and user of a process. The program of a step is already in its action.
-fn surroundings(run: &mut RunAction, defaults: &ImageDefaults) {
+/// Fills in the environment, the directory and the user of a process. Does not fill in a program: only a single run
+/// action can use the image's program.
+fn fill_process_defaults(run: &mut RunAction, defaults: &ImageDefaults) {
     let used: BTreeSet<&str> = run.env.iter().chain(&run.secret_environment).map(|one| &*one.name).collect();
     let under = defaults.env_under(|name| used.contains(name));
     let mut env: Vec<EnvironmentVariable> = under

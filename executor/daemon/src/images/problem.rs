@@ -8,7 +8,7 @@ use executor_images::{ImageError, UnpackError};
 use crate::api_error::{ApiError, Kind};
 
 /// Converts an image error to an API error.
-pub(crate) fn of_image(error: &ImageError) -> ApiError {
+pub(crate) fn from_image_error(error: &ImageError) -> ApiError {
     let kind = match error {
         ImageError::WrongDigest { .. }
         | ImageError::Truncated { .. }
@@ -57,8 +57,8 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
 }
 
 /// Converts an image error to an API error that names the image field if the caller can correct the error.
-pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
-    let problem = of_image(error);
+pub(crate) fn from_image_error_in(error: &ImageError, field: &str) -> ApiError {
+    let problem = from_image_error(error);
     match problem.kind {
         Kind::Unavailable if reason(error) != ViolationReason::Unreachable => problem,
         Kind::NotFound | Kind::Precondition | Kind::Denied | Kind::Unavailable => {
@@ -70,8 +70,8 @@ pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
 }
 
 /// Converts an image error to an API error of `Run`, in which NOT_FOUND would refer to a container.
-pub(crate) fn of_image_of_run(error: &ImageError, field: &str) -> ApiError {
-    match of_image_in(error, field) {
+pub(crate) fn from_image_error_of_run(error: &ImageError, field: &str) -> ApiError {
+    match from_image_error_in(error, field) {
         problem if problem.kind == Kind::NotFound => ApiError { kind: Kind::Precondition, ..problem },
         problem => problem,
     }
@@ -105,23 +105,23 @@ mod tests {
     fn faults_of_registries_are_distinguished() {
         let status = |status| ImageError::Status { what: "image x".into(), origin: "https://r".into(), status };
         for passing in [408, 429, 500, 502, 503, 504] {
-            let problem = of_image_of_run(&status(passing), "rootfs");
+            let problem = from_image_error_of_run(&status(passing), "rootfs");
             assert_eq!(problem.kind, Kind::Unavailable, "{passing}");
             assert_eq!(problem.violations[0].reason, ViolationReason::Unreachable, "{passing}");
         }
         for lasting in [400, 405, 410, 451, 501] {
-            let problem = of_image_of_run(&status(lasting), "rootfs");
+            let problem = from_image_error_of_run(&status(lasting), "rootfs");
             assert_eq!((problem.kind, problem.violations[0].reason), (Kind::Precondition, ViolationReason::Rejected));
         }
         let unsigned = ImageError::Unsigned { what: "x".into(), why: "none".into() };
-        let problem = of_image_in(&unsigned, "reference");
+        let problem = from_image_error_in(&unsigned, "reference");
         assert_eq!((problem.kind, problem.violations[0].reason), (Kind::Denied, ViolationReason::Unsigned));
         let layers = ImageError::Layers(UnpackError::Unavailable("no launcher".into()));
-        let problem = of_image_in(&layers, "reference");
+        let problem = from_image_error_in(&layers, "reference");
         assert_eq!((problem.kind, problem.violations.len()), (Kind::Unavailable, 0), "not the registry's fault");
         let untrusted =
             ImageError::Untrusted { what: "x".into(), origin: "https://r".into(), why: "UnknownIssuer".into() };
-        let problem = of_image_in(&untrusted, "reference");
+        let problem = from_image_error_in(&untrusted, "reference");
         assert_eq!((problem.kind, problem.violations[0].reason), (Kind::Precondition, ViolationReason::Untrusted));
         let denied = ImageError::Unauthorized {
             registry: "r.example".into(),
@@ -129,11 +129,11 @@ mod tests {
             who: "the user \"bob\" of the request".into(),
             why: "access denied (403)",
         };
-        let problem = of_image_of_run(&denied, "rootfs");
+        let problem = from_image_error_of_run(&denied, "rootfs");
         assert_eq!((problem.kind, &*problem.violations[0].field), (Kind::Denied, "rootfs"));
         assert!(problem.message.contains("r.example refuses the user \"bob\""), "{problem}");
         let missing = ImageError::NotFound { what: "image x".into() };
-        assert_eq!(of_image_of_run(&missing, "rootfs").kind, Kind::Precondition);
-        assert_eq!(of_image_in(&missing, "reference").kind, Kind::NotFound);
+        assert_eq!(from_image_error_of_run(&missing, "rootfs").kind, Kind::Precondition);
+        assert_eq!(from_image_error_in(&missing, "reference").kind, Kind::NotFound);
     }
 }

@@ -60,7 +60,7 @@ impl DirectoryWatch {
         let inotify = Inotify::init()?;
         let followed = FollowedLogs { watches: inotify.watches(), directories: HashMap::new() };
         let shared = Arc::new(WatchShared { followed: Mutex::new(followed) });
-        tokio::spawn(pass_on(watched(inotify)?, Arc::clone(&shared)));
+        tokio::spawn(forward_changes(watched(inotify)?, Arc::clone(&shared)));
         Ok(Self { shared })
     }
 
@@ -107,8 +107,8 @@ impl Drop for Subscription {
     }
 }
 
-/// Forwards changes until the runtime stops.
-async fn pass_on(mut inotify: AsyncFd<Inotify>, shared: Arc<WatchShared>) {
+/// Forwards changes until the runtime stops or inotify fails.
+async fn forward_changes(mut inotify: AsyncFd<Inotify>, shared: Arc<WatchShared>) {
     let mut buffer = vec![0; 4096];
     loop {
         let read = inotify.async_io_mut(Interest::READABLE, |inotify| {

@@ -30,8 +30,8 @@ use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 
-/// Time for which a request to a container waits until the shim is connected. The shim may not have started yet, or its
-/// connection may have broken.
+/// Maximum time for which a request to a container waits until the shim is connected. The shim may not have started
+/// yet, or its connection may have broken.
 const SHIM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of client connections to the ports of one pod.
 const CONNECTIONS_MAX: usize = 128;
@@ -208,7 +208,7 @@ impl Handle {
     /// # Errors
     /// Returns an error if the container could not be created as requested, or is in quarantine.
     pub async fn created(&self) -> Result<Arc<ContainerStatus>, ApiError> {
-        self.wait_in_time(|facts| facts.is_held() || facts.start_is_decided()).await
+        self.wait_unless_quarantined(|facts| facts.is_held() || facts.start_is_decided()).await
     }
 
     /// Waits until the process has started, or can no longer start.
@@ -216,18 +216,18 @@ impl Handle {
     /// # Errors
     /// Returns an error if the container could not be created as requested, or is in quarantine.
     pub async fn started(&self) -> Result<Arc<ContainerStatus>, ApiError> {
-        self.wait_in_time(ContainerStatus::start_is_decided).await
+        self.wait_unless_quarantined(ContainerStatus::start_is_decided).await
     }
 
-    async fn wait_in_time(
+    async fn wait_unless_quarantined(
         &self,
         condition: impl Fn(&ContainerStatus) -> bool,
     ) -> Result<Arc<ContainerStatus>, ApiError> {
         let facts = self.wait_for(|facts| condition(facts) || facts.quarantine.is_some()).await?;
-        if condition(&facts) { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+        if condition(&facts) { Ok(facts) } else { Err(self.quarantine_error(&facts)) }
     }
 
-    /// Waits until a container that received a stop is completed.
+    /// Waits until a container that received a stop request is completed.
     ///
     /// # Errors
     /// Returns an error if the container could not be created as requested, or does not exit in time.
@@ -237,11 +237,11 @@ impl Handle {
             return ended;
         }
         let facts = self.wait_for(|facts| facts.state == State::Completed || facts.quarantine.is_some()).await?;
-        if facts.state == State::Completed { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+        if facts.state == State::Completed { Ok(facts) } else { Err(self.quarantine_error(&facts)) }
     }
 
     /// Returns the error for a quarantined container.
-    fn in_quarantine(&self, facts: &ContainerStatus) -> ApiError {
+    fn quarantine_error(&self, facts: &ContainerStatus) -> ApiError {
         let since = facts.quarantine.map(|quarantine| (quarantine.phase.name(), quarantine.since.rfc3339()));
         let (phase, since) = since.unwrap_or_default();
         let why = format!(

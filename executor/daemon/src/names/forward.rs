@@ -24,7 +24,7 @@ pub(super) async fn forward(question: &Question, servers: &AllowedServers, is_tc
     let mut failure = None;
     for server in if is_tcp { &servers.tcp } else { &servers.udp } {
         let may_use_tcp = servers.tcp.contains(server);
-        let Some((answer, header)) = ask(question, *server, is_tcp, may_use_tcp).await else { continue };
+        let Some((answer, header)) = query_server(question, *server, is_tcp, may_use_tcp).await else { continue };
         match header.response_code {
             ResponseCode::ServFail | ResponseCode::Refused | ResponseCode::NotImp => {
                 failure.get_or_insert(answer);
@@ -35,13 +35,18 @@ pub(super) async fn forward(question: &Question, servers: &AllowedServers, is_tc
     failure
 }
 
-async fn ask(question: &Question, server: IpAddr, is_tcp: bool, may_use_tcp: bool) -> Option<(Vec<u8>, Metadata)> {
+async fn query_server(
+    question: &Question,
+    server: IpAddr,
+    is_tcp: bool,
+    may_use_tcp: bool,
+) -> Option<(Vec<u8>, Metadata)> {
     let server = SocketAddr::new(server, NAMES_PORT);
-    let over_tcp = || timeout(RESPONSE_TIMEOUT, ask_tcp(question, server));
+    let over_tcp = || timeout(RESPONSE_TIMEOUT, query_tcp(question, server));
     if is_tcp {
         return over_tcp().await.ok()?.ok();
     }
-    let answered = timeout(RESPONSE_TIMEOUT, ask_udp(question, server)).await.ok()?.ok()?;
+    let answered = timeout(RESPONSE_TIMEOUT, query_udp(question, server)).await.ok()?.ok()?;
     if answered.1.truncation && may_use_tcp {
         return Some(over_tcp().await.ok().and_then(Result::ok).unwrap_or(answered));
     }
@@ -54,10 +59,10 @@ fn random_id() -> io::Result<u16> {
     Ok(u16::from_be_bytes(id))
 }
 
-async fn ask_udp(question: &Question, server: SocketAddr) -> io::Result<(Vec<u8>, Metadata)> {
+async fn query_udp(question: &Question, server: SocketAddr) -> io::Result<(Vec<u8>, Metadata)> {
     let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // From now on the kernel drops datagrams from other addresses.
+    // After this call the kernel drops datagrams from other addresses.
     socket.connect(server).await?;
     let id = random_id()?;
     socket.send(&question.forwarded(id)).await?;
@@ -71,7 +76,7 @@ async fn ask_udp(question: &Question, server: SocketAddr) -> io::Result<(Vec<u8>
     }
 }
 
-async fn ask_tcp(question: &Question, server: SocketAddr) -> io::Result<(Vec<u8>, Metadata)> {
+async fn query_tcp(question: &Question, server: SocketAddr) -> io::Result<(Vec<u8>, Metadata)> {
     let mut stream = TcpStream::connect(server).await?;
     let id = random_id()?;
     let query = question.forwarded(id);

@@ -69,7 +69,7 @@ async fn serve_udp(names: Arc<NameServers>, served: Arc<ServedNetwork>, socket: 
             None => {
                 let (names, served, socket) = (Arc::clone(&names), Arc::clone(&served), Arc::clone(&socket));
                 let packet = buffer[..length].to_vec();
-                names.later(served, socket, from, packet);
+                names.handle_early_query(served, socket, from, packet);
             }
         }
     }
@@ -91,19 +91,25 @@ async fn serve_tcp(names: Arc<NameServers>, served: Arc<ServedNetwork>, listener
         let (names, served) = (Arc::clone(&names), Arc::clone(&served));
         tokio::spawn(async move {
             let _permit = permit;
-            names.connection(&served, stream, from.ip()).await;
+            names.serve_connection(&served, stream, from.ip()).await;
         });
     }
 }
 
 impl NameServers {
     /// Handles a datagram from a container whose start has not been reported yet.
-    fn later(self: Arc<Self>, served: Arc<ServedNetwork>, socket: Arc<UdpSocket>, from: SocketAddr, packet: Vec<u8>) {
+    fn handle_early_query(
+        self: Arc<Self>,
+        served: Arc<ServedNetwork>,
+        socket: Arc<UdpSocket>,
+        from: SocketAddr,
+        packet: Vec<u8>,
+    ) {
         if served.network.number_of(from.ip()).is_none() || self.waiting.available_permits() == 0 {
             return self.metrics.name_query(NameQuery::Stranger);
         }
         tokio::spawn(async move {
-            match self.client_soon(&served, from.ip()).await {
+            match self.wait_for_client(&served, from.ip()).await {
                 Some(client) => self.query(&served, &client, (&socket, from), &packet),
                 None => self.metrics.name_query(NameQuery::Stranger),
             }
@@ -151,8 +157,8 @@ impl NameServers {
     }
 
     /// Serves a TCP connection, one query after the other.
-    async fn connection(&self, served: &ServedNetwork, mut stream: TcpStream, from: IpAddr) {
-        let Some(client) = self.client_soon(served, from).await else {
+    async fn serve_connection(&self, served: &ServedNetwork, mut stream: TcpStream, from: IpAddr) {
+        let Some(client) = self.wait_for_client(served, from).await else {
             return self.metrics.name_query(NameQuery::Stranger);
         };
         let Ok(_permit) = client.quota.connections.try_acquire() else {
@@ -227,8 +233,8 @@ impl NameServers {
         (!servers.is_empty()).then_some(servers)
     }
 
-    /// Answers a question that may not be forwarded with NXDOMAIN. A server error would make the client repeat the
-    /// query.
+    /// Answers NXDOMAIN to a question that may not be forwarded, because a server error would make the client repeat
+    /// the query.
     fn not_forwarded(&self, question: &Question) -> Vec<u8> {
         self.metrics.name_query(NameQuery::Closed);
         question.fail(ResponseCode::NXDomain)

@@ -25,7 +25,7 @@ pub(crate) async fn fill(end: &StdioFd, buffer: &mut [u8]) -> bool {
 }
 
 /// Reads a whole report, up to [`REPORT_MAX`] bytes.
-pub(crate) async fn all(end: &StdioFd) -> Vec<u8> {
+pub(crate) async fn read_report(end: &StdioFd) -> Vec<u8> {
     let (mut reported, mut length) = (vec![0; REPORT_MAX], 0);
     while let Ok(more @ 1..) = end.read(&mut reported[length..]).await {
         length += more;
@@ -38,13 +38,13 @@ pub(crate) async fn all(end: &StdioFd) -> Vec<u8> {
 pub(crate) fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
     let mut reading = JoinSet::new();
     if let Some(stderr) = stderr {
-        reading.spawn(async move { String::from_utf8_lossy(&all(&stderr).await).into_owned() });
+        reading.spawn(async move { String::from_utf8_lossy(&read_report(&stderr).await).into_owned() });
     }
     reading
 }
 
 /// Checks the exit of the process. The error contains the process's failure report, if any.
-pub(crate) async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), ApiError> {
+pub(crate) async fn check_exit(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), ApiError> {
     let lost =
         || ApiError::new(Kind::Unavailable, "the supervisor of the copy process was lost: the copy is incomplete");
     let exit = exit.ok_or_else(lost)?;

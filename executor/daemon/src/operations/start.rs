@@ -20,7 +20,7 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerSta
     // The container may still be in creation.
     let facts = handle.created().await?;
     if !facts.plan.hold {
-        let why = format!("container {id} was run without `hold`: its process was started when it was created");
+        let why = format!("container {id} was run without `hold`: its process was started at creation");
         return Err(ApiError::new(Kind::Precondition, why));
     }
     if facts.is_held() {
@@ -31,7 +31,7 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerSta
         }
         handle.settled_in_time().await?; // after a restart of this daemon, the shim may not be connected yet
         let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
-        let lost = || handle.response_lost("check its state to see whether it was started");
+        let lost = || handle.response_lost("check the container's state to see whether it was started");
         let answer = link.call(ShimCall::Start(protocol::Start {})).await;
         answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
     }

@@ -16,7 +16,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
 /// Maximum number of shims that are queried in parallel.
-const ASKED_AT_ONCE: usize = 64;
+const PARALLEL_QUERIES_MAX: usize = 64;
 
 /// Status of a container, and its counters if they could be read.
 pub(crate) type UsageReading = (Arc<ContainerStatus>, Option<Usage>);
@@ -108,7 +108,7 @@ pub(crate) async fn read_within(
     let mut waiting = handles.into_iter().enumerate();
     let mut asked = JoinSet::new();
     loop {
-        while asked.len() < ASKED_AT_ONCE
+        while asked.len() < PARALLEL_QUERIES_MAX
             && let Some((index, (handle, log_only))) = waiting.next()
         {
             let Some(facts) = handle.facts() else { continue };

@@ -38,12 +38,13 @@ pub(crate) use pods::{join, pod};
 /// reported together with the violations that validation finds.
 pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
     let mut violations = Vec::new();
-    // A single run action does not become a tree: its fields are copied to the draft itself.
+    // The fields of a single run action are copied to the draft itself. The action becomes a tree only if the request
+    // has a restart policy.
     let single = request.single_run();
     let (tree, steps, transfers) = match single {
         Some(run) => {
-            let lone = actions::from_lone(request, run, &mut violations);
-            lone.map(|(tree, steps)| (Some(tree), steps, Vec::new())).unwrap_or_default()
+            let tree = actions::from_single_run(request, run, &mut violations);
+            tree.map(|(tree, steps)| (Some(tree), steps, Vec::new())).unwrap_or_default()
         }
         None => actions::from_request(request, &mut violations),
     };

@@ -63,7 +63,7 @@ pub(crate) struct Collected {
 pub(crate) fn for_request(node: &Node, request: &mut RunRequest, client: Option<&Client>) -> Collected {
     let tokens = std::mem::take(&mut request.provider_tokens);
     let root = &node.config.policy.files_root;
-    let mut collecting = Collecting::default();
+    let mut collecting = ReferenceCollector::default();
     let is_single = request.single_run().is_some();
     let is_writable = request.writable_files.is_some();
     for (field, run) in runs(request) {
@@ -86,7 +86,7 @@ pub(crate) fn resolve_update(
     present: &WorkloadLogins,
 ) -> Collected {
     let tokens = std::mem::take(&mut request.provider_tokens);
-    let mut collecting = Collecting::default();
+    let mut collecting = ReferenceCollector::default();
     for (index, file) in request.files.iter().enumerate() {
         collecting.file(format!("files[{index}]"), "", file, &node.config.policy.files_root, true);
     }
@@ -95,7 +95,7 @@ pub(crate) fn resolve_update(
 
 /// Rejects references in variables that are not secret, and variables with two values.
 pub(crate) fn plain_variables(field: &str, variables: &[EnvironmentVariable]) -> Vec<Violation> {
-    let mut collecting = Collecting::default();
+    let mut collecting = ReferenceCollector::default();
     collecting.refuse_plain(field, variables);
     collecting.violations
 }
@@ -119,12 +119,12 @@ fn runs(request: &RunRequest) -> Vec<(String, &RunAction)> {
 }
 
 #[derive(Default)]
-struct Collecting {
+struct ReferenceCollector {
     asked: Vec<RequestedValue>,
     violations: Vec<Violation>,
 }
 
-impl Collecting {
+impl ReferenceCollector {
     fn run(&mut self, field: &str, action: &str, run: &RunAction, root: &Path, followed: bool) {
         for (index, file) in run.volume_mounted_files.iter().enumerate() {
             self.file(format!("{field}.volume_mounted_files[{index}]"), action, file, root, followed);

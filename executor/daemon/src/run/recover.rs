@@ -39,12 +39,12 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
         remembered.into_iter().partition(|facts| was_deleted(node, facts));
     deleted.iter().for_each(|facts| node.ledger.remove(&facts.plan.id));
     if node.booted {
-        remembered.iter_mut().for_each(|facts| look_for_record(node, facts));
+        remembered.iter_mut().for_each(|facts| mark_missing_record(node, facts));
     }
     node.ledger.keep_boot(&node.boot_id); // after the containers of earlier boots are handled
     let mut known: BTreeMap<ContainerId, ContainerStatus> =
         remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
-    // Steps and restarts that already have events.
+    // These steps and restarts already have events.
     let reported = |facts: &ContainerStatus| (facts.steps.clone(), facts.restarts.clone());
     let reported: BTreeMap<ContainerId, (Vec<StepRecord>, Option<RestartRecord>)> =
         known.iter().map(|(id, facts)| (id.clone(), reported(facts))).collect();
@@ -92,9 +92,10 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     tokio::spawn(wait_until_settled(Arc::clone(node), open));
 }
 
-/// Returns true if the exit record of a completed container is gone: the container was deleted just before the daemon
-/// was killed, and the ledger lacks the deletion. Returns false for a container that never had an exit record. Also
-/// returns false after a reboot: a power failure may have destroyed the record, which is not synced, unlike the ledger.
+/// Returns true if the exit record of a completed container is missing: the container was deleted just before the
+/// daemon was killed, and the ledger lacks the deletion. Returns false for a container that never had an exit record.
+/// Also returns false after a reboot: a power failure may have destroyed the record, which is not synced, unlike the
+/// ledger.
 fn was_deleted(node: &Node, facts: &ContainerStatus) -> bool {
     !node.booted && has_record(facts) && !node.config.paths.exit_record(&facts.plan.id).exists()
 }
@@ -107,7 +108,7 @@ fn has_record(facts: &ContainerStatus) -> bool {
 
 /// Marks a completed container in the ledger if its exit record is missing or damaged after the host has restarted. The
 /// ledger still has the container's result.
-fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
+fn mark_missing_record(node: &Node, facts: &mut ContainerStatus) {
     if !has_record(facts) || matches!(records::exit(&node.config.paths, &facts.plan.id), Ok(Some(_))) {
         return;
     }

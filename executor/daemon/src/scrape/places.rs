@@ -1,9 +1,9 @@
 //! Manages connection slots for scrapes, so that idle connections do not block new clients.
 //!
-//! A connection can lose its slot to a new connection once it has been idle for [`LIFETIME_MIN`]. It is idle while its
-//! request is incomplete (silent) or its response is unread. The owner with the most connections loses a slot first: a
-//! silent connection before one with an unread response, and older connections before newer ones. A connection whose
-//! request is being processed keeps its slot until its time limit.
+//! A connection can lose its slot to a new connection once it has been idle for [`LIFETIME_MIN`]. A connection is idle
+//! while its request is incomplete (silent) or its response is unread. The owner with the most connections loses a slot
+//! first: a silent connection before one with an unread response, and older connections before newer ones. A connection
+//! whose request is being processed keeps its slot until its time limit.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ enum SlotPhase {
     /// The client has not sent a complete request; holds the start time.
     Silent(Instant),
     /// The request is being processed.
-    Asked,
+    Processing,
     /// The client has not read the response; holds the start time.
     Answered(Instant),
 }
@@ -42,7 +42,7 @@ impl SlotPhase {
         match self {
             Self::Silent(since) => Some((since, true)),
             Self::Answered(since) => Some((since, false)),
-            Self::Asked => None,
+            Self::Processing => None,
         }
     }
 }
@@ -127,7 +127,7 @@ impl ConnectionSlot {
 
     /// Records that the client has sent its request.
     pub(super) fn request_received(&self) {
-        self.change(SlotPhase::Asked);
+        self.change(SlotPhase::Processing);
     }
 
     /// Records that the response is ready for the client to read.

@@ -63,7 +63,7 @@ pub struct Position {
 
 /// Data of an event in addition to its kind.
 #[derive(Default)]
-struct About {
+struct EventDetails {
     end: Option<Arc<ContainerResult>>,
     step: Option<Arc<StepRecord>>,
     restarts: Option<Arc<RestartRecord>>,
@@ -83,7 +83,7 @@ impl EventLog {
     }
 
     pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<ContainerResult>>, time: Timestamp) {
-        self.append_about(container, kind, About { end, ..About::default() }, time);
+        self.append_with_details(container, kind, EventDetails { end, ..EventDetails::default() }, time);
     }
 
     /// Appends events of steps of an action tree that have started or completed since `before`, in chronological order.
@@ -107,7 +107,7 @@ impl EventLog {
             let ended = order < 0;
             let kind = if ended { EventKind::StepEnded } else { EventKind::StepStarted };
             let step = Some(Arc::new(step.clone()));
-            self.append_about(container, kind, About { step, ..About::default() }, at);
+            self.append_with_details(container, kind, EventDetails { step, ..EventDetails::default() }, at);
         }
     }
 
@@ -116,12 +116,17 @@ impl EventLog {
         let Some(last) = now.and_then(|now| now.last.as_ref()) else { return };
         if before.and_then(|before| before.last.as_ref()) != Some(last) {
             let (kind, restarts) = (EventKind::Restarting, now.cloned().map(Arc::new));
-            self.append_about(container, kind, About { restarts, ..About::default() }, last.finished_at);
+            self.append_with_details(
+                container,
+                kind,
+                EventDetails { restarts, ..EventDetails::default() },
+                last.finished_at,
+            );
         }
     }
 
-    fn append_about(&self, container: &ContainerId, kind: EventKind, about: About, time: Timestamp) {
-        let About { end, step, restarts } = about;
+    fn append_with_details(&self, container: &ContainerId, kind: EventKind, details: EventDetails, time: Timestamp) {
+        let EventDetails { end, step, restarts } = details;
         let mut inner = locked(&self.inner);
         if inner.closed {
             return;

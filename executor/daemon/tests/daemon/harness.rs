@@ -157,7 +157,7 @@ impl Node {
                 }
             }
         };
-        tokio::time::timeout(WAIT_TIMEOUT, watch).await.expect("health does not become as wanted");
+        tokio::time::timeout(WAIT_TIMEOUT, watch).await.expect("the health service did not report the wanted status");
     }
 
     /// Runs a request with a well-behaved shim. Returns the shim and the response.
@@ -185,7 +185,7 @@ impl Node {
             }
             events
         };
-        tokio::time::timeout(WAIT_TIMEOUT, collect).await.expect("the event does not come")
+        tokio::time::timeout(WAIT_TIMEOUT, collect).await.expect("the event did not arrive")
     }
 
     /// Returns the daemon's log.
@@ -243,7 +243,7 @@ pub(crate) async fn get(client: &mut ExecutorClient<Channel>, id: &str) -> Conta
 
 pub(crate) async fn wait(client: &mut ExecutorClient<Channel>, id: &str) -> Container {
     let call = client.wait(v1::WaitRequest { id: id.into() });
-    let answer = tokio::time::timeout(WAIT_TIMEOUT, call).await.expect("it does not complete");
+    let answer = tokio::time::timeout(WAIT_TIMEOUT, call).await.expect("the container did not complete");
     answer.unwrap().into_inner().container.unwrap()
 }
 

@@ -67,7 +67,7 @@ async fn reports_in_any_order_duplicate_no_event() {
     shim.report(State::Created);
     shim.report(State::Running);
     shim.report(State::Running);
-    shim.says(&[8, 0, 18, 2, 8, 99]); // Reached(99), of a newer shim
+    shim.sends_raw(&[8, 0, 18, 2, 8, 99]); // Reached(99), of a newer shim
     shim.record(State::Wiping); // ahead of the report
     shim.report(State::Running);
     shim.report(State::Wiping);
@@ -142,7 +142,7 @@ async fn shim_exit_without_report_uses_record() {
     shim.is_connected().await;
     assert_eq!(get(&mut client, "reconnects").await.state(), v1::State::Running);
     let before = shim.connections();
-    shim.says(b"\xff\xff\xff\xff");
+    shim.sends_raw(b"\xff\xff\xff\xff");
     until("the daemon connects again", || shim.connections() > before).await;
     shim.exits(0);
     wait(&mut client, "reconnects").await;
@@ -191,7 +191,7 @@ async fn a_refused_container_leaves_nothing() {
 async fn a_launcher_that_vanishes_leaves_nothing() {
     let node = Node::start().await;
     let mut client = node.client().await;
-    node.launcher.on_launch(OnLaunch::Vanish);
+    node.launcher.on_launch(OnLaunch::Disconnect);
     let status = client.run(request("a")).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     assert_eq!(client.get(v1::GetRequest { id: "a".into() }).await.unwrap_err().code(), Code::NotFound);
@@ -339,7 +339,7 @@ async fn stop_signal_and_delete() {
     let (shim, _) = node.run(request("a")).await;
     let signal = |signal, process_id: &str| v1::SignalRequest { id: "a".into(), signal, process_id: process_id.into() };
     client.signal(signal(10, "")).await.unwrap();
-    assert!(matches!(shim.asked().await, ShimCall::Signal(call) if call.signal == 10 && call.process_id == "main"));
+    assert!(matches!(shim.next_call().await, ShimCall::Signal(call) if call.signal == 10 && call.process_id == "main"));
     assert_eq!(client.signal(signal(0, "")).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(client.signal(signal(65, "main")).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(client.signal(signal(9, "sidecar")).await.unwrap_err().code(), Code::NotFound);
@@ -359,7 +359,7 @@ async fn stop_signal_and_delete() {
         let mut client = client.clone();
         async move { client.stop(v1::StopRequest { id: "a".into(), grace_period: None, signal: 0 }).await }
     });
-    assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 10_000), "the plan's own grace");
+    assert!(matches!(shim.next_call().await, ShimCall::Stop(call) if call.grace_ms == 10_000), "the plan's own grace");
     shim.reached(State::Stopping);
     let answer = stopping.await.unwrap().unwrap().into_inner().container.unwrap();
     assert_eq!(answer.state(), v1::State::Stopping);
@@ -368,7 +368,7 @@ async fn stop_signal_and_delete() {
         let mut client = client.clone();
         async move { client.delete(delete(true)).await }
     });
-    assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 0));
+    assert!(matches!(shim.next_call().await, ShimCall::Stop(call) if call.grace_ms == 0));
     shim.exits(0);
     deleting.await.unwrap().unwrap();
     let signalled = client.signal(signal(9, "")).await.unwrap_err();
@@ -402,7 +402,7 @@ async fn a_lost_connection_loses_no_stop() {
             let (mut client, id) = (client.clone(), id.clone());
             async move { client.stop(v1::StopRequest { id, ..Default::default() }).await }
         });
-        assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 10_000));
+        assert!(matches!(shim.next_call().await, ShimCall::Stop(call) if call.grace_ms == 10_000));
         shim.reached(State::Stopping);
         let answer = stopping.await.unwrap().unwrap().into_inner().container.unwrap();
         assert_eq!(answer.state(), v1::State::Stopping);
@@ -411,7 +411,7 @@ async fn a_lost_connection_loses_no_stop() {
             let mut client = client.clone();
             async move { client.delete(v1::DeleteRequest { id, force: true }).await }
         });
-        assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 0));
+        assert!(matches!(shim.next_call().await, ShimCall::Stop(call) if call.grace_ms == 0));
         shim.exits(0);
         deleting.await.unwrap().unwrap();
     }

@@ -220,7 +220,7 @@ async fn only_ephemeral_daemon_stops_its_containers() {
     let mut node = Node::start_with(&["--ephemeral"]).await;
     let (shim, _) = node.run(request("a")).await;
     let killed = tokio::spawn(async move {
-        let call = shim.asked().await;
+        let call = shim.next_call().await;
         shim.reached(State::Wiping);
         shim.write_exit(Some(Exit::Signal(9)), None);
         shim.report(State::Completed);

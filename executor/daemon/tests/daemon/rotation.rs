@@ -76,7 +76,7 @@ async fn a_stale_list_is_made_anew() {
     let node = Node::start().await;
     let (shim, _) = node.run(secret_request("a", "canary")).await;
     let mut client = node.client().await;
-    shim.on_updates([OnUpdate::Overtake, OnUpdate::Overtake]);
+    shim.on_updates([OnUpdate::Stale, OnUpdate::Stale]);
     let answer = client.update_files(update("a", "a")).await.unwrap().into_inner().container.unwrap();
     assert_eq!(answer.files_generation, 4);
     let bases: Vec<u64> = shim.updates().iter().map(|sent| sent.list.base_generation).collect();
@@ -87,12 +87,12 @@ async fn a_stale_list_is_made_anew() {
     assert_eq!(stale.code(), Code::Aborted);
     assert!(stale.message().contains("have generation 4; the request expects 3"), "{stale}");
     assert!(shim.updates().is_empty(), "the shim was not asked");
-    shim.on_updates([OnUpdate::Overtake]);
+    shim.on_updates([OnUpdate::Stale]);
     let overtaken = client.update_files(expecting(4)).await.unwrap_err();
     assert_eq!(overtaken.code(), Code::Aborted);
     assert!(overtaken.message().contains("have generation 5; the request expects 4"), "{overtaken}");
 
-    shim.on_updates((0..100).map(|_| OnUpdate::Overtake));
+    shim.on_updates((0..100).map(|_| OnUpdate::Stale));
     assert_eq!(client.update_files(update("a", "a")).await.unwrap_err().code(), Code::Aborted, "not for ever");
 }
 
@@ -101,7 +101,7 @@ async fn unresponsive_shim_leaves_no_secret_copy() {
     let node = Node::start().await;
     let (shim, _) = node.run(secret_request("a", "canary")).await;
     let mut client = node.client().await;
-    shim.on_updates([OnUpdate::Vanish]);
+    shim.on_updates([OnUpdate::Disconnect]);
     let lost = client.update_files(update("a", "a")).await.unwrap_err();
     assert_eq!(lost.code(), Code::Unavailable);
     assert!(lost.message().contains("check files_generation"), "{lost}");

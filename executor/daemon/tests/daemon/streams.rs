@@ -16,7 +16,7 @@ async fn text(
 ) -> (Vec<String>, tonic::Streaming<v1::StreamLogsResponse>) {
     let mut texts = Vec::new();
     while texts.len() < lines {
-        let next = tokio::time::timeout(WAIT_TIMEOUT, stream.next()).await.expect("no line comes");
+        let next = tokio::time::timeout(WAIT_TIMEOUT, stream.next()).await.expect("no log line arrived");
         match next {
             Some(response) => texts.push(String::from_utf8(response.unwrap().data).unwrap()),
             None => break,

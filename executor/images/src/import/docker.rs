@@ -43,7 +43,7 @@ pub(super) fn find(
     if images.len() > IMAGES_MAX {
         return Err(malformed(format!("{MANIFEST} lists {} images; the maximum is {IMAGES_MAX}", images.len())));
     }
-    let image = chosen(images, selected, what)?;
+    let image = select_image(images, selected, what)?;
     manifest::check_layer_count(image.layers.len(), what)?;
     let config = required(source, &image.config, what)?;
     let config_digest = hash::digest(Algorithm::Sha256, &config);
@@ -81,7 +81,7 @@ pub(super) fn find(
 }
 
 /// Returns the image with a name, or the only image if no name is given.
-fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Image, ImageError> {
+fn select_image(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Image, ImageError> {
     let long = |name: &str| ImageReference::parse_short(name).map(|reference| reference.to_string()).ok();
     if let Some(wanted) = wanted {
         let called = |name: &String| name == wanted || (long(wanted).is_some() && long(name) == long(wanted));
@@ -104,7 +104,7 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
 /// Creates a layer's descriptor. Computes the digest, because archives of `docker save` declare none.
 fn describe(mut section: Section, name: &str) -> Result<serde_json::Value, ImageError> {
     let failed = |error| ImageError::io("read", name, error);
-    section.is_stored(name)?;
+    section.check_not_sparse(name)?;
     let mut hasher = Hasher::new(Algorithm::Sha256);
     let mut buffer = vec![0; 256 << 10];
     let (mut size, mut media_type) = (0u64, "");

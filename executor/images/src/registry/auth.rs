@@ -16,7 +16,7 @@ use serde::Deserialize;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::challenge::{self, Challenge};
-use super::{Registry, short};
+use super::{Registry, read_short_body};
 use crate::error::ImageError;
 use executor_http::{Answer, Destinations, HttpRequest, Origin, RequestBody};
 
@@ -158,7 +158,7 @@ impl Registry {
                 return Err(ImageError::Status { what, origin, status: status.as_u16() });
             }
         }
-        let json = short(&mut answer.body, ANSWER_MAX).await.map(Zeroizing::new);
+        let json = read_short_body(&mut answer.body, ANSWER_MAX).await.map(Zeroizing::new);
         let token = json.and_then(|json| serde_json::from_slice::<Token>(&json).ok());
         let Some(mut token) = token else {
             return Err(ImageError::Malformed {

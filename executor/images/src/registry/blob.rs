@@ -23,7 +23,8 @@ use executor_http::{Answer, BodyError};
 const BATCH: usize = 256 << 10;
 /// Number of attempts without progress after which the error is returned.
 const ATTEMPTS: u32 = 3;
-const ATTEMPTS_IN_ALL: u32 = 50;
+/// Maximum number of attempts to fetch a blob, with or without progress.
+const ATTEMPTS_TOTAL_MAX: u32 = 50;
 /// Pauses between attempts to fetch a blob.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
@@ -147,7 +148,7 @@ impl Registry {
                 backoff.reset();
             }
             (attempts, in_all) = (attempts + 1, in_all + 1);
-            if !failure.is_transient() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_IN_ALL {
+            if !failure.is_transient() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_TOTAL_MAX {
                 return Err(failure);
             }
             tokio::time::sleep(backoff.pause()).await;
@@ -215,7 +216,7 @@ impl Registry {
     }
 
     fn broken(&self, wanted: &BlobRequest, origin: &executor_http::Origin) -> ImageError {
-        let why = "the response has another byte range than requested".to_owned();
+        let why = "the response has a different byte range than requested".to_owned();
         ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn any_header_is_read_to_its_end() {
+    fn parse_of_malformed_header_terminates() {
         for text in
             ["", ",", "=", "=,=", "a=", "a=\"", "Bearer ,,,=,", "x y z", "Bearer realm", "\\\"", "é=é", "Basic é"]
         {

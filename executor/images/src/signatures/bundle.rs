@@ -75,7 +75,7 @@ struct Subject {
     digest: BTreeMap<String, String>,
 }
 
-/// Returns a bundle's signature if it is for `of`, the digest of `manifest`.
+/// Returns a bundle's signature if the signature is for `manifest`, whose digest is `of`.
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("the bundle is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
@@ -83,14 +83,14 @@ pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Si
         return Err(format!("media type \"{media_type}\" is not the media type of a sigstore bundle"));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
-        (Some(envelope), None) => of_envelope(&envelope, of),
-        (None, Some(signature)) => of_message(&signature, manifest),
+        (Some(envelope), None) => read_envelope(&envelope, of),
+        (None, Some(signature)) => read_message_signature(&signature, manifest),
         _ => Err("the bundle must have exactly one of dsseEnvelope and messageSignature".into()),
     }
 }
 
 /// Reads a signature of the bytes of the manifest.
-fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, String> {
+fn read_message_signature(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, String> {
     if let Some(MessageDigest { digest }) = &signed.message_digest {
         let own = hash::digest(Algorithm::Sha256, manifest);
         if hex::encode(decoded(digest, "messageDigest")?) != own.hex() {
@@ -101,7 +101,7 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
     Ok(Signed { message: manifest.to_vec(), signatures, name: None })
 }
 
-fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
+fn read_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let Envelope { payload, payload_type, signatures } = envelope;
     if payload_type != STATEMENT {
         return Err(format!("the envelope's payload has the unsupported type \"{}\"", printable(payload_type, 100)));

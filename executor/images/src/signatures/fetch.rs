@@ -24,8 +24,9 @@ const DOCUMENTS_MAX: usize = 32;
 const LAYERS_MAX: usize = 64;
 /// Maximum number of signatures that are checked per image.
 const SIGNATURES_MAX: usize = 64;
-/// Maximum size of a payload or bundle, in bytes.
+/// Maximum size of a payload, in bytes.
 const PAYLOAD_MAX: u64 = 64 << 10;
+/// Maximum size of a bundle, in bytes.
 const BUNDLE_MAX: u64 = 1 << 20;
 
 /// A registry document that may contain signatures, or may list such documents.
@@ -93,7 +94,7 @@ pub(crate) async fn verify(
 }
 
 impl Search<'_> {
-    fn is_over(&self) -> bool {
+    fn all_rules_satisfied(&self) -> bool {
         self.rules.iter().all(|rule| rule.is_satisfied(&self.found))
     }
 
@@ -105,7 +106,7 @@ impl Search<'_> {
         if let Some(document) = self.document(answer, &what)? {
             self.search_layers(document.layers, of, &what).await?;
         }
-        if self.is_over() {
+        if self.all_rules_satisfied() {
             return Ok(true);
         }
         for entry in self.referrers(of.0, &name).await? {
@@ -114,7 +115,7 @@ impl Search<'_> {
             if let Some(document) = self.document(answer, &what)? {
                 self.search_layers(document.layers, of, &what).await?;
             }
-            if self.is_over() {
+            if self.all_rules_satisfied() {
                 return Ok(true);
             }
         }
@@ -142,7 +143,7 @@ impl Search<'_> {
         self.registry.manifest(tag, what).await.map(|document| document.bytes)
     }
 
-    /// Fetches the document that an entry names by its digest.
+    /// Fetches the document that an entry lists, by digest.
     async fn named(&self, entry: &Entry, what: &str) -> Result<Vec<u8>, ImageError> {
         let digest = digest_of(entry, what)?;
         let bytes = self.registry.manifest(&digest.to_string(), what).await?.bytes;
@@ -157,12 +158,12 @@ impl Search<'_> {
         let bytes = match answer {
             Ok(bytes) => bytes,
             Err(ImageError::NotFound { .. }) => return Ok(None),
-            Err(error) => return self.reason(error).map(|()| None),
+            Err(error) => return self.record_error(error).map(|()| None),
         };
         self.documents += 1;
         if self.documents > DOCUMENTS_MAX {
             self.limit(format!(
-                "there are more than {DOCUMENTS_MAX} documents with signatures; only the first were examined"
+                "there are more than {DOCUMENTS_MAX} signature documents; only the first {DOCUMENTS_MAX} were examined"
             ));
             return Ok(None);
         }
@@ -188,13 +189,15 @@ impl Search<'_> {
             };
             self.signatures += 1;
             if self.signatures > SIGNATURES_MAX {
-                self.limit(format!("there are more than {SIGNATURES_MAX} signatures; only the first were examined"));
+                self.limit(format!(
+                    "there are more than {SIGNATURES_MAX} signatures; only the first {SIGNATURES_MAX} were examined"
+                ));
                 return Ok(());
             }
             let what = format!("signature {}", brief(&layer.digest));
             let signed = match self.blob(&layer, most, &what).await {
                 Err(error) => {
-                    self.reason(error)?;
+                    self.record_error(error)?;
                     continue;
                 }
                 Ok(blob) if most == PAYLOAD_MAX => simple::read(blob, &layer.annotations, of.0),
@@ -205,7 +208,7 @@ impl Search<'_> {
                 Ok(evidence) if evidence.is_empty() => self.add_problem(format!("no configured key verifies {what}")),
                 Ok(evidence) => {
                     self.found.extend(evidence);
-                    if self.is_over() {
+                    if self.all_rules_satisfied() {
                         return Ok(());
                     }
                     self.add_problem(format!(
@@ -239,7 +242,7 @@ impl Search<'_> {
 
     /// Records an error in the registry's content as a reason. Returns errors of the registry itself. Such errors stop
     /// the search.
-    fn reason(&mut self, error: ImageError) -> Result<(), ImageError> {
+    fn record_error(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NotFound { .. }
             | ImageError::WrongDigest { .. }

@@ -161,7 +161,7 @@ mod tests {
     );
 
     #[test]
-    fn keys_and_signatures_of_openssl_are_taken() {
+    fn openssl_keys_and_signatures_are_accepted() {
         for (pem, signature) in VECTORS {
             let [key] = &TrustedKey::parse(pem.as_bytes()).unwrap()[..] else { panic!("{pem}") };
             let signature = STANDARD.decode(signature).unwrap();

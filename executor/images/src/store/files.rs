@@ -11,7 +11,7 @@ use crate::error::ImageError;
 
 pub(crate) fn make_dir(path: &Path) -> Result<(), ImageError> {
     let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
-    made.map_err(|error| ImageError::io("make directory", path, error))
+    made.map_err(|error| ImageError::io("create directory", path, error))
 }
 
 /// Creates the directory of a file if it is missing. The directory is missing if the disk was full when the store was

@@ -79,7 +79,7 @@ impl Ingest {
         let path = self.dir.join(format!("{UPLOAD}{}", hex::encode(random)));
         files::make_parent(&path)?;
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = file.map_err(|error| ImageError::io("make", &path, error))?;
+        let file = file.map_err(|error| ImageError::io("create", &path, error))?;
         Ok((Upload { path }, file))
     }
 

@@ -82,7 +82,7 @@ async fn registry_requires_correct_password() {
     let reported = place.pull_as(&reference, Some(both)).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("refuses the user of the request"), "{reported}");
     place.pull_as(&reference, credentials(PASSWORD)).await.unwrap();
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn password_reaches_only_token_service() {
         let (fake, service) = bearer(anonymous).await;
         TestStore::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
         let asked = service.asked.lock().unwrap();
-        // One token serves all requests. It has read scope only, even if the registry suggests another scope.
+        // One token serves all requests. The token has read scope only, even if the registry suggests another scope.
         assert_eq!(asked.len(), 1);
         assert_eq!(asked[0].path, "/token?service=reg%20istry&scope=repository%3Ateam%2Fapp%3Apull");
         // The password was sent to the token service and never to the registry.
@@ -138,7 +138,7 @@ async fn redirect_target_gets_no_credentials() {
 
 /// If a redirect target requests credentials, the target gets none, and the error names the target.
 #[tokio::test]
-async fn a_redirect_cannot_ask_for_credentials() {
+async fn redirect_target_cannot_request_credentials() {
     let thief =
         Fake::start(|_| Some(Reply::status(401).with("WWW-Authenticate", "Basic realm=\"give me your password\"")))
             .await;

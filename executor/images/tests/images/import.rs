@@ -72,7 +72,7 @@ async fn docker_archive_supports_any_order_and_links() {
     let record = import(&place, &archive, ImportFormat::DockerArchive, None).await.unwrap();
     assert_eq!(record.references.keys().collect::<Vec<_>>(), ["docker://docker.io/team/app:1"]);
     assert_eq!(record.layers.len(), 3);
-    place.is_whole().await;
+    place.assert_consistent().await;
     assert_eq!(place.partials(), Vec::<String>::new(), "no part of the archive is kept");
     // An import of the same archive under an explicit name returns the same image.
     let again = import(&place, &archive, ImportFormat::DockerArchive, Some("local/x")).await.unwrap();
@@ -146,7 +146,7 @@ async fn invalid_archives_are_refused() {
         let error = import(&place, &archive, ImportFormat::DockerArchive, None).await.expect_err(what);
         assert!(!format!("{error}").contains("root:"), "{what}: {error}");
         assert!(place.images.list().is_empty() && place.partials().is_empty(), "{what}");
-        place.is_whole().await;
+        place.assert_consistent().await;
     }
 }
 
@@ -256,7 +256,7 @@ async fn sparse_layer_is_refused_before_read() {
     header.set_mode(0o644);
     header.set_size(32 << 30);
     header.set_cksum();
-    let listed = &archive[..archive.len() - 1024]; // without the blocks that mark its end
+    let listed = &archive[..archive.len() - 1024]; // without the blocks that mark the archive's end
     std::fs::write(file.path(), [listed, header.as_bytes()].concat()).unwrap();
     file.as_file().set_len(listed.len() as u64 + 512 + (32 << 30) + 1024).unwrap();
     let place = TestStore::with(|settings| settings.image_bytes_max = 1 << 40);
@@ -283,7 +283,7 @@ async fn layout_is_read_again_on_each_pull() {
     let second = layout(dir.path(), &[b"a", b"c"], "v1");
     let resolved = place.images.resolve(&reference(dir.path(), ":v1"), executor_images::Policy::IfMissing, None).await;
     assert_eq!(resolved.unwrap().record.digest.to_string(), second);
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 #[tokio::test]
@@ -318,7 +318,7 @@ async fn layout_links_are_refused_and_blobs_verified() {
 }
 
 #[tokio::test]
-async fn a_layout_in_an_archive() {
+async fn layout_in_archive_is_imported() {
     let dir = tempfile::tempdir().unwrap();
     let digest = layout(dir.path(), &[b"a", b"b"], "registry.example/team/app:1");
     let mut builder = tar::Builder::new(Vec::new());
@@ -332,7 +332,7 @@ async fn a_layout_in_an_archive() {
     std::fs::write(&path, &archive).unwrap();
     let reference: ImageReference = format!("oci-archive:{}", path.display()).parse().unwrap();
     assert_eq!(place.pull(&reference).await.unwrap().digest, record.digest);
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 /// If an archive has another format than declared, the error names both formats. An archive of a newer `docker save`
@@ -359,7 +359,7 @@ async fn other_archive_format_is_reported() {
 
 /// If no format is declared, the format of an archive is detected.
 #[tokio::test]
-async fn the_form_of_an_archive_is_found() {
+async fn archive_format_is_detected() {
     let place = TestStore::new();
     for (name, why) in [("manifest.json", "contains no image"), ("index.json", "index.json"), ("x", "neither")] {
         let reported =

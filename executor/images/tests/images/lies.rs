@@ -10,7 +10,8 @@ use crate::shelf::TestStore;
 
 const LAYER: &[u8] = &[7; 5000];
 
-/// Starts a registry that has a good image under the tag `1`, but responds to requests for its layer with `answer`.
+/// Starts a registry that has a good image under the tag `1`, but responds to requests for the upper layer with
+/// `answer`.
 async fn with_layer(answer: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static) -> Fake {
     let layer = sha256(LAYER);
     let fake = Fake::start(move |asked| asked.path.ends_with(&layer).then(|| answer(asked))).await;
@@ -22,7 +23,7 @@ async fn reported(place: &TestStore, fake: &Fake) -> Arc<ImageError> {
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();
     assert!(place.images.list().is_empty(), "no image is listed");
     assert!(!place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(LAYER)));
-    place.is_whole().await;
+    place.assert_consistent().await;
     error
 }
 
@@ -37,7 +38,7 @@ async fn correct_layer_is_accepted() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
     let place = TestStore::new();
     place.pull(&fake.reference(":1")).await.unwrap();
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 /// If a registry declares a digest for a manifest fetched by tag, the digest is checked.
@@ -127,7 +128,7 @@ async fn manifest_with_wrong_digest_is_refused() {
 
 #[tokio::test]
 async fn redirect_is_limited_by_reach() {
-    // A redirect to a host that is as near as the registry is followed (such as a blob store next to it).
+    // A redirect to a host that is as near as the registry is followed (such as a blob store on the same host).
     let store = Fake::honest().await;
     store.put("/signed?x=y", "application/octet-stream", LAYER);
     let to = format!("http://{}/signed?x=y", store.address);

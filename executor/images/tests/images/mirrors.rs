@@ -37,7 +37,7 @@ async fn mirror_answers_below_its_path() {
     let reference: ImageReference = "docker://registry.test/app:1".parse().unwrap();
     let record = place.pull(&reference).await.unwrap();
     assert!(record.references.contains_key("docker://registry.test/app:1"), "{:?}", record.references);
-    place.is_whole().await;
+    place.assert_consistent().await;
     // The control: another registry has no mirror.
     let error = place.pull(&"docker://other.test/app:1".parse().unwrap()).await.unwrap_err();
     assert!(matches!(&*error, ImageError::Connection { .. }), "{error}");
@@ -71,7 +71,7 @@ async fn faulty_mirrors_are_passed_over() {
     let place =
         mirrored(&registry.address.to_string(), &mirrors, |settings| settings.patience = Duration::from_secs(1));
     place.pull(&registry.reference(":1")).await.unwrap();
-    place.is_whole().await;
+    place.assert_consistent().await;
     for mirror in [&empty, &lies, &slow, &breaks] {
         assert!(mirror.count("/") > 0, "each mirror is asked");
     }
@@ -111,7 +111,7 @@ async fn mirror_sees_no_credentials_of_requests() {
     assert!(shown(&mirror) > 0);
 }
 
-/// Starts a proxy that connects every host to one address. Returns its address, and the recorded request heads.
+/// Starts a proxy that connects every host to one address. Returns the proxy's address, and the recorded request heads.
 async fn tunnel(to: std::net::SocketAddr, password: bool) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, heads) = (format!("http://{}", listener.local_addr().unwrap()), Arc::<Mutex<Vec<String>>>::default());
@@ -182,7 +182,7 @@ async fn plain_registry_is_reached_through_proxy() {
         settings.proxy = Some(Proxy::new(&format!("http://{}", proxy.address), None, &[]).unwrap());
     });
     place.pull(&"docker://registry.test:5000/team/app:1".parse().unwrap()).await.unwrap();
-    place.is_whole().await;
+    place.assert_consistent().await;
     assert_eq!(proxy.count("http://registry.test:5000/v2/team/app/manifests/1"), 1);
 }
 

@@ -52,7 +52,7 @@ async fn disallowed_repository_causes_no_registry_request() {
     // The control: a policy that includes the image allows the same pull.
     let open = TestStore::with(|settings| settings.policy = policy(&[image_of(&fake, "team/*")], false));
     open.pull(&fake.reference(":1")).await.unwrap();
-    open.is_whole().await;
+    open.assert_consistent().await;
 }
 
 #[tokio::test]
@@ -153,5 +153,5 @@ async fn present_image_requires_allowed_origin() {
     // After a fetch, the name refers to the registry's image again.
     let used = place.images.resolve(&tag, Policy::IfMissing, None).await.unwrap();
     assert_eq!(used.record.digest.to_string(), digest);
-    place.is_whole().await;
+    place.assert_consistent().await;
 }

@@ -23,7 +23,7 @@ async fn image_layers_are_fetched_once_with_progress() {
     let record = last.outcome.unwrap().unwrap();
     assert_eq!((record.digest.to_string(), record.layers.len()), (digest, 3));
     assert!(record.references.contains_key(&reference.to_string()));
-    place.is_whole().await;
+    place.assert_consistent().await;
     assert_eq!(place.partials(), Vec::<String>::new());
 
     // Another tag with the same layers fetches none of them again.
@@ -33,7 +33,7 @@ async fn image_layers_are_fetched_once_with_progress() {
     assert_eq!(fake.count("/blobs/"), blobs + 2, "a configuration and one layer");
     let place = place.reopened();
     assert_eq!(place.images.list().len(), 2);
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -48,7 +48,7 @@ async fn repeated_layer_is_fetched_once() {
         assert_eq!(record.layers.len(), 6);
         assert_eq!(fake.count("/blobs/"), 4, "a configuration and three layers");
         assert_eq!(place.partials(), Vec::<String>::new());
-        place.is_whole().await;
+        place.assert_consistent().await;
     }
 }
 
@@ -109,7 +109,7 @@ async fn index_without_platforms_is_searched() {
 }
 
 #[tokio::test]
-async fn the_pull_policy_decides() {
+async fn pull_policy_controls_registry_requests() {
     let fake = Fake::honest().await;
     let first = fake.put_image("1", &[b"first"]);
     let place = TestStore::new();

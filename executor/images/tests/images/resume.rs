@@ -44,7 +44,7 @@ async fn interrupted_download_resumes_within_pull() {
     let place = TestStore::new();
     place.pull(&fake.reference(":1")).await.unwrap();
     assert_eq!(ranges(&fake), ["bytes=300000-", "bytes=600000-", "bytes=900000-"]);
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn next_pull_resumes_download_after_restart() {
     fake.asked.lock().unwrap().clear();
     place.pull(&fake.reference(":1")).await.unwrap();
     assert_eq!(ranges(&fake), ["bytes=400000-"]);
-    place.is_whole().await;
+    place.assert_consistent().await;
     assert_eq!(place.partials(), Vec::<String>::new());
 }
 
@@ -87,7 +87,7 @@ async fn partial_download_is_verified_from_first_byte() {
         let name = format!("{}-1000000.partial", sha256(&layer()).replace(':', "-"));
         std::fs::write(place.dir.path().join("images/ingest").join(name), &kept).unwrap();
         place.pull(&fake.reference(":1")).await.unwrap();
-        place.is_whole().await;
+        place.assert_consistent().await;
         let fetched = fake.count(&sha256(&layer()));
         assert_eq!(fetched == 0, kept == layer(), "a complete file is not fetched again");
     }
@@ -95,7 +95,7 @@ async fn partial_download_is_verified_from_first_byte() {
 
 /// If a registry does not support ranges and sends the whole blob, the download starts again.
 #[tokio::test]
-async fn without_ranges_it_begins_anew() {
+async fn download_without_range_support_restarts() {
     let (whole, digest) = (layer(), sha256(&layer()));
     let fake = Fake::start(move |asked| asked.path.ends_with(&digest).then(|| Reply::ok(whole.clone()))).await;
     fake.put_image("1", &[&layer()]);
@@ -103,7 +103,7 @@ async fn without_ranges_it_begins_anew() {
     let name = format!("{}-1000000.partial", sha256(&layer()).replace(':', "-"));
     std::fs::write(place.dir.path().join("images/ingest").join(name), &layer()[..10]).unwrap();
     place.pull(&fake.reference(":1")).await.unwrap();
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 /// If the client disconnects, the pull ends, the store stays consistent, and received data is kept.
@@ -127,13 +127,13 @@ async fn abandoned_pull_ends_and_keeps_data() {
     drop(watcher);
     stuck.store(false, Ordering::SeqCst);
     place.pull(&reference).await.unwrap();
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 /// If a pull waits for a slow layer, a pull of another image that shares a fetched layer is not delayed. Otherwise two
 /// pulls that wait for each other's lower layers would deadlock.
 #[tokio::test]
-async fn a_slow_layer_delays_no_other_image() {
+async fn slow_layer_delays_no_other_image() {
     let (slow, shared) = (layer(), b"shared".to_vec());
     let stuck = sha256(&slow);
     let fake = Fake::start(move |asked| {
@@ -154,5 +154,5 @@ async fn a_slow_layer_delays_no_other_image() {
     let fast = tokio::time::timeout(std::time::Duration::from_secs(30), place.pull(&fake.reference(":fast"))).await;
     fast.expect("it does not wait for the slow pull").unwrap();
     assert_eq!(fake.count(&sha256(&shared)), 1, "the fetched layer is used");
-    place.is_whole().await;
+    place.assert_consistent().await;
 }

@@ -1,4 +1,4 @@
-//! An in-memory layer store for tests. It accepts a layer only if the content matches the layer's digest.
+//! An in-memory layer store for tests. The store accepts a layer only if the content matches the layer's digest.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -99,7 +99,7 @@ impl TestStore {
     }
 
     /// Checks the invariants: the layers of every record are present, and incomplete files are not used.
-    pub(crate) async fn is_whole(&self) {
+    pub(crate) async fn assert_consistent(&self) {
         for record in self.images.list() {
             for layer in &record.layers {
                 assert!(

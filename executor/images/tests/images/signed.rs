@@ -1,5 +1,5 @@
-//! Tests required signatures: which signatures count, in every location that a registry may use, and that an image
-//! without them is refused before any layer is fetched.
+//! Tests required signatures: which signatures count, where a registry may store them, and that an unsigned image is
+//! refused before any layer is fetched.
 
 use std::sync::Arc;
 
@@ -153,7 +153,7 @@ async fn a_signature_counts_wherever_it_is_kept() {
         let place = place(by(&[&edwards, &own], false));
         let pulled = place.pull(&fake.reference(":1")).await;
         assert!(pulled.is_ok(), "{way}: {}", pulled.unwrap_err());
-        place.is_whole().await;
+        place.assert_consistent().await;
     }
     // Either the index or the manifest of the image may be signed.
     for from_index in [true, false] {

@@ -29,7 +29,7 @@ async fn image_is_removed_with_last_name() {
     assert_eq!(place.shelf.layers.lock().unwrap().len(), 1, "the shared layer stays");
     let place = place.reopened();
     assert_eq!(place.images.list().len(), 1);
-    place.is_whole().await;
+    place.assert_consistent().await;
     assert!(matches!(place.images.remove("nope", false, |_| None).await, Err(ImageError::NotFound { .. })));
 }
 
@@ -114,7 +114,7 @@ async fn mounted_layer_stays_until_container_ends() {
 }
 
 #[tokio::test]
-async fn the_budget_is_kept() {
+async fn images_beyond_budget_are_removed() {
     let fake = Fake::honest().await;
     let place = TestStore::with(|settings| settings.bytes_budget = 2500);
     for tag in ["1", "2", "3"] {
@@ -124,7 +124,7 @@ async fn the_budget_is_kept() {
     }
     assert_eq!(place.images.list().len(), 2);
     assert!(place.images.find(&fake.reference(":1").to_string()).is_err(), "the oldest image was removed");
-    place.is_whole().await;
+    place.assert_consistent().await;
 }
 
 /// After a crash, unfinished files, records without documents, and documents without records are ignored.
@@ -147,7 +147,7 @@ async fn leftovers_of_crash_are_ignored() {
     std::fs::remove_file(dir.join("documents").join(name(&one.config_digest))).unwrap();
     let place = place.reopened();
     assert_eq!(place.images.list().len(), 1);
-    place.is_whole().await;
+    place.assert_consistent().await;
     for sub in ["records", "documents", "ingest"] {
         let left = std::fs::read_dir(dir.join(sub)).unwrap().count();
         assert_eq!(

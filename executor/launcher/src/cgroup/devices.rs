@@ -8,11 +8,11 @@ use executor_core::spec::DeviceNode;
 
 use crate::errors::at;
 
-/// Rule that permits every access to every device.
+/// Rule for every access to every device.
 const ALL: &str = "a";
 /// Devices that every container may use: the nodes that libcontainer creates below /dev, and terminals. The rules with
 /// `m` permit creating a node for any device. The kernel limits the creation of nodes to privileged processes.
-const OF_EVERY_CONTAINER: [&str; 12] = [
+const DEFAULT_RULES: [&str; 12] = [
     "c *:* m",
     "b *:* m",
     "c 1:3 rwm",
@@ -42,7 +42,7 @@ impl Devices<'_> {
             Self::All => write(dir, "devices.allow", &[ALL]),
             Self::These(nodes) => {
                 write(dir, "devices.deny", &[ALL])?;
-                write(dir, "devices.allow", &OF_EVERY_CONTAINER)?;
+                write(dir, "devices.allow", &DEFAULT_RULES)?;
                 let rules: Vec<String> = nodes.iter().map(rule).collect();
                 write(dir, "devices.allow", &rules)
             }

@@ -1,6 +1,6 @@
 //! Mounts the version 1 hierarchies in use on a tmpfs, in the launcher's mount namespace.
 //!
-//! The kernel copies the mounts for each container, so the launcher detaches the other hierarchies. The shim creates
+//! The kernel copies the mounts for each container, so the launcher detaches the unused hierarchies. The shim creates
 //! the container's cgroup and joins it, and the processes that libcontainer creates inherit the cgroup. A move by pid
 //! would wait for an RCU grace period of the kernel, 5 ms or more, in each hierarchy.
 
@@ -33,7 +33,7 @@ impl Hierarchy {
     ///
     /// # Errors
     /// Returns an error if a mount fails.
-    pub(super) fn take(used: &[Mount], unused: &[Mount], own: &str) -> io::Result<(Vec<Self>, Option<PathBuf>)> {
+    pub(super) fn remount(used: &[Mount], unused: &[Mount], own: &str) -> io::Result<(Vec<Self>, Option<PathBuf>)> {
         let clone = |mount: &Mount| clone_tree(open_dir(&mount.point)?.as_fd(), Path::new(""), false);
         let trees: Vec<OwnedFd> = used.iter().map(clone).collect::<io::Result<_>>()?;
         let cpuset = unused.iter().find(|mount| mount.kind == "cgroup" && mount.has_option("cpuset"));
@@ -96,7 +96,7 @@ impl Hierarchy {
     }
 }
 
-/// Mounts a small tmpfs named `name` for mount points. `mode` has octal digits.
+/// Mounts a small tmpfs named `name` for mount points. `mode` consists of octal digits.
 pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<OwnedFd> {
     let flags =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -105,11 +105,11 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
     Ok(points)
 }
 
-/// Moves the calling, single-threaded process into the cgroup of a directory. A write to `tasks` moves only the thread.
-/// Such a move does not wait for an RCU grace period of the kernel.
+/// Moves the calling, single-threaded process into the cgroup of a directory. A write to `tasks` moves only the calling
+/// thread, and does not wait for an RCU grace period of the kernel.
 ///
 /// # Errors
-/// Returns the kernel's error if the call fails. ENOENT means that the cgroup was removed because its container is
+/// Returns the kernel's error if the write fails. ENOENT means that the cgroup was removed because its container is
 /// exiting.
 pub(super) fn enter(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("tasks"), "0")

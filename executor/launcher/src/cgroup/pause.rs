@@ -27,7 +27,7 @@ impl Hierarchies {
     /// Stops all processes of a cgroup and its descendants, including processes that are created during this call.
     ///
     /// # Errors
-    /// Returns an error if some processes do not stop within `timeout`. All processes are then continued.
+    /// Returns an error if a process does not stop within `timeout`. In this case, the stopped processes are continued.
     pub(crate) fn stop_processes(&self, path: &Path, timeout: Duration) -> io::Result<StoppedProcesses> {
         let deadline = Instant::now() + timeout;
         let mut stopped = StoppedProcesses { before: BTreeSet::new() };
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_says_if_a_process_runs() {
+    fn status_shows_stopped_and_pending_processes() {
         let of = |state: &str, pending: &str| {
             format!("Name:\tx\nState:\t{state} (x)\nSigPnd:\t0000000000000000\nShdPnd:\t{pending}\n")
         };

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!  get   stdout: the file type of the path, then the path and everything below it as an archive   (archive/get.rs)
-//!  put   stdin: an archive, which is unpacked below a directory; stdout: its size                 (archive/put.rs)
+//!  put   stdin: an archive, which is unpacked below a directory; stdout: entries and bytes        (archive/put.rs)
 //! ```
 //! The copying process enters the container like an exec process but executes only the executor's code, so that no
 //! program or library of the image is involved (CVE-2019-14271). From the start the process has the container's root,
-//! mounts, user, capabilities, filter and limits. So no link or rename leads to a file of the host (CVE-2018-15664).
-//! The copying process has access to the same files as the container's user. No process in the container may inspect
-//! the copying process.
+//! mounts, user, capabilities, filter and limits. Therefore no link or rename leads to a file of the host
+//! (CVE-2018-15664). The copying process has access to the same files as the container's user. No process in the
+//! container may inspect the copying process.
 //!
 //! A failure before copying is reported like the failure to execute a program. A later failure is reported as one line
 //! on standard error, with exit status 1. Files of secret volumes and of pseudo file systems are not copied.
@@ -42,11 +42,11 @@ const REPORTED_MAX: usize = 4096;
 pub(super) struct ArchiveRequest {
     work: ArchiveWork,
     path: PathBuf,
-    /// True if the last component of the path may be a symbolic link, which is followed.
+    /// True if a symbolic link is followed if it is the last component of the path.
     follow: bool,
     /// True if only the file type of the path is requested.
     stat: bool,
-    /// True for a download: a missing directory is created, and device nodes are rejected.
+    /// True if the archive is a download: a missing directory is created, and device nodes are rejected.
     download: bool,
 }
 
@@ -61,12 +61,12 @@ impl ArchiveFailure {
 
 /// Entries that are not copied, with reasons.
 #[derive(Default)]
-struct LeftOut {
+struct SkippedEntries {
     reported: Vec<String>,
     count: usize,
 }
 
-impl LeftOut {
+impl SkippedEntries {
     /// Maximum number of reported entries, and maximum length of the report in bytes.
     const MAX: (usize, usize) = (50, REPORTED_MAX - 128);
 
@@ -105,8 +105,9 @@ impl ArchiveRequest {
     /// Returns an error if the payload is malformed.
     pub(super) fn read(work: ArchiveWork, payload: &MemFile) -> Result<Self, StartFailure> {
         let asked = payload.read(|bytes| {
-            let payload = ProcessPayload::decode(bytes)
-                .map_err(|error| StartFailure::new("read the copy request", io::Error::other(error.to_string())))?;
+            let payload = ProcessPayload::decode(bytes).map_err(|error| {
+                StartFailure::new("cannot read the copy request", io::Error::other(error.to_string()))
+            })?;
             let has = |flag: &str| payload.args.contains(&flag.as_bytes());
             let path = String::from_utf8_lossy(payload.path).into_owned().into();
             Ok(Self {
@@ -117,7 +118,7 @@ impl ArchiveRequest {
                 download: has(ARCHIVE_DOWNLOAD),
             })
         });
-        asked.map_err(|error| StartFailure::new("map the copy request", error))?
+        asked.map_err(|error| StartFailure::new("cannot map the copy request", error))?
     }
 
     /// Copies the files and exits. Returns only if copying could not start. `socket` is closed when copying starts.
@@ -128,7 +129,8 @@ impl ArchiveRequest {
         secret_devices: &[u64],
     ) -> Result<Infallible, StartFailure> {
         rustix::process::umask(Mode::from_raw_mode(0o022));
-        process::close_all_but(&[socket.as_fd()]).map_err(|error| StartFailure::new("close descriptors", error))?;
+        process::close_all_but(&[socket.as_fd()])
+            .map_err(|error| StartFailure::new("cannot close descriptors", error))?;
         confine(confinement)?;
         let failed = |error: io::Error| StartFailure::new(shown(&self.path), error);
         let root = open_dir(Path::new("/")).map_err(failed)?;
@@ -138,18 +140,21 @@ impl ArchiveRequest {
                 // partial entry must be removed.
                 let mut hangup = SigSet::empty();
                 hangup.add(Signal::SIGHUP);
-                hangup.thread_block().map_err(|error| StartFailure::new("block SIGHUP", io::Error::from(error)))?;
+                hangup
+                    .thread_block()
+                    .map_err(|error| StartFailure::new("cannot block SIGHUP", io::Error::from(error)))?;
                 let target = put::UnpackTarget::open(root.as_fd(), &self.path, self.download).map_err(failed)?;
-                begun(&[target.as_fd()])?;
+                report_start(&[target.as_fd()])?;
                 target.unpack()
             }
             ArchiveWork::Get => {
                 let source = get::ArchiveSource::open(root.as_fd(), self, secret_devices).map_err(failed)?;
                 let kept: Vec<_> = std::iter::once(root.as_fd()).chain(source.kept()).collect();
-                begun(&kept)?;
+                report_start(&kept)?;
                 source.send(self.stat)
             }
-            ArchiveWork::Nothing => Err(ArchiveFailure("the copy request is neither `get` nor `put`".into())), // refused earlier
+            // The launcher refuses such a request before it forks this process.
+            ArchiveWork::Nothing => Err(ArchiveFailure("the copy request is neither `get` nor `put`".into())),
         };
         let Err(ArchiveFailure(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(REPORTED_MAX));
@@ -159,8 +164,8 @@ impl ArchiveRequest {
 }
 
 /// Closes all descriptors except `kept`. The closed socket reports that copying has started.
-fn begun(kept: &[BorrowedFd<'_>]) -> Result<(), StartFailure> {
-    process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))
+fn report_start(kept: &[BorrowedFd<'_>]) -> Result<(), StartFailure> {
+    process::close_all_but(kept).map_err(|error| StartFailure::new("cannot close descriptors", error))
 }
 
 /// Duplicates a standard descriptor as a file.

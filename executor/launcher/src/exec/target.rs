@@ -57,15 +57,15 @@ impl ExecTarget {
         let ended = || not_running(id, "is exiting");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
-        // Open the pidfd first, because it refers to the same process even after the pid is reused. The record then
-        // shows whether the pidfd is the container's init.
+        // Open the pidfd first, because it refers to the same process even if the pid is reused. The recorded identity
+        // then shows whether this process is the container's init.
         let init = process::pidfd(pid).map_err(|_| ended())?;
         if identity::read(pid).ok().as_ref() != Some(&prepared.init) {
             return Err(ended());
         }
-        let looked = Self::new(record, prepared, init);
+        let target = Self::new(record, prepared, init);
         let gone = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
-        match looked {
+        match target {
             // If the process has not exited by now, all data read above belongs to it.
             Ok(target) if is_readable(&target.init) => Err(ended()),
             Ok(target) => Ok(target),
@@ -74,7 +74,7 @@ impl ExecTarget {
         }
     }
 
-    /// Reads the properties of a recorded container. `init` is the pidfd of the container's init.
+    /// Reads the properties of a running container from /proc. `init` is the pidfd of the container's init.
     ///
     /// # Errors
     /// Returns an error if the process is exiting.

@@ -1,10 +1,11 @@
-//! Runs the two short-lived processes that create a process in a container.
+//! Creates a process in a container with two helper processes.
 //!
 //! The first process joins the container's cgroups, enters its namespaces and drops all privileges that the container
-//! does not have. The first process then clones the second process as a child of the supervisor. Only the second
-//! process is visible in the container, and it has only the executor's program (a sealed memory file), the socket for
-//! reporting a failure, and the payload. The container's processes cannot inspect any of these, because the second
-//! process allows no tracing before it executes its program.
+//! does not have. The first process then clones the second process as a child of the supervisor. The second process
+//! executes the program or copies files. Only the second process is visible in the container. Before it executes the
+//! program, it has only the executor's own program (a sealed memory file), the socket for reporting a failure, the
+//! payload and, if requested, the container's environment. The container's processes cannot inspect these, because the
+//! second process allows no tracing at that stage.
 
 use std::convert::Infallible;
 use std::io;
@@ -67,7 +68,7 @@ pub(crate) struct Entrant<'a> {
     pub(crate) secret_devices: &'a [u64],
     /// Detached mounts of secret files that only this process sees, and their mount points.
     pub(crate) mounts: &'a [(&'a MountPoint, BorrowedFd<'a>)],
-    /// Cgroup of the sidecar, if it has its own limits.
+    /// Cgroup of the sidecar, if the process belongs to a sidecar with its own limits.
     pub(crate) part: Option<&'a Path>,
     /// Cgroup of the process and its descendants, if they have one.
     pub(crate) cgroup: Option<&'a ExecCgroup>,
@@ -98,39 +99,39 @@ impl Entrant<'_> {
         payload: &MemFile,
     ) -> Result<Fork, (&'static str, io::Error)> {
         let ExecTarget { record, init, namespaces, oom_score_adj, .. } = self.target;
-        process::die_with(self.supervisor).map_err(|error| ("set the parent-death signal", error))?;
+        process::die_with(self.supervisor).map_err(|error| ("cannot set the parent-death signal", error))?;
         // Join the cgroup first: from now on the container's limits apply, and killing the container kills this
         // process.
         let join = || self.host.hierarchies.join(&record.cgroup);
-        self.cgroup.map_or_else(join, |cgroup| cgroup.join(join)).map_err(|error| ("join the cgroup", error))?;
+        self.cgroup.map_or_else(join, |cgroup| cgroup.join(join)).map_err(|error| ("cannot join the cgroup", error))?;
         let options = &record.plan.host_options;
         if let Some(cpusets) = self.host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
-            cpusets.join(&record.cgroup).map_err(|error| ("join the cpuset", error))?;
+            cpusets.join(&record.cgroup).map_err(|error| ("cannot join the cpuset", error))?;
         }
-        ulimits::raise(&options.ulimits).map_err(|(_, error)| ("set the ulimits", error))?;
+        ulimits::raise(&options.ulimits).map_err(|(_, error)| ("cannot set the ulimits", error))?;
         if let Some(part) = self.part {
-            self.host.hierarchies.join_part(part).map_err(|error| ("join the sidecar's cgroup", error))?;
+            self.host.hierarchies.join_part(part).map_err(|error| ("cannot join the sidecar's cgroup", error))?;
         }
         std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim())
-            .map_err(|error| ("set oom_score_adj", error))?;
+            .map_err(|error| ("cannot set oom_score_adj", error))?;
         setrlimit(Resource::RLIMIT_NOFILE, self.nofile, self.nofile)
             .and_then(|()| setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX))
-            .map_err(|error| ("limit open files and core files", error.into()))?;
+            .map_err(|error| ("cannot limit open files and core files", error.into()))?;
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd())
-            .map_err(|error| ("set the standard streams", error))?;
+            .map_err(|error| ("cannot set the standard streams", error))?;
         let views = self.mounts.iter().map(|(_, view)| *view);
         let kept: Vec<BorrowedFd<'_>> = [socket.as_fd(), payload.as_fd(), init.as_fd()]
             .into_iter()
             .chain(views)
             .chain(self.environment.map(Stored::as_fd))
             .collect();
-        process::close_all_but(&kept).map_err(|error| ("close descriptors", error))?;
-        let mut what = "enter the container";
+        process::close_all_but(&kept).map_err(|error| ("cannot close descriptors", error))?;
+        let mut what = "cannot enter the container";
         let within = || {
             if self.mounts.is_empty() {
                 return Ok(());
             }
-            what = "mount the secret files";
+            what = "cannot mount the secret files";
             entry::separate_mounts(*namespaces)?;
             let owner = Some((self.credentials.uid, self.credentials.gid));
             self.mounts.iter().try_for_each(|(point, view)| place_view(point, *view, owner))
@@ -142,26 +143,28 @@ impl Entrant<'_> {
     fn execute(&self, socket: &Seqpacket, payload: &MemFile) -> Result<Infallible, StartFailure> {
         let kept = [socket.as_fd(), payload.as_fd()].into_iter().chain(self.environment.map(Stored::as_fd));
         process::close_all_but(&kept.collect::<Vec<_>>())
-            .map_err(|error| StartFailure::new("close descriptors", error))?;
-        // Set this before waiting: if the supervisor has already exited, `go` never arrives.
+            .map_err(|error| StartFailure::new("cannot close descriptors", error))?;
+        // Set this before waiting. If the supervisor has already exited, `recv` reports that the socket is closed.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-            .map_err(|error| StartFailure::new("set the parent-death signal", error))?;
-        let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("wait for the supervisor", error))?;
+            .map_err(|error| StartFailure::new("cannot set the parent-death signal", error))?;
+        let go =
+            socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("cannot wait for the supervisor", error))?;
         if go.is_none() {
             process::exit_now(127);
         }
         let plan = &self.target.record.plan;
         let confinement = Confinement { filter: self.filter, own_domain: has_own_domain(plan) };
         if let Some(work) = self.archive {
-            rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?;
+            rustix::process::setsid().map_err(|error| StartFailure::new("cannot call setsid", error))?;
             return ArchiveRequest::read(work, payload)?.execute(socket, confinement, self.secret_devices);
         }
         let program = Program::read(payload, self.environment, &self.target.prepared.device_environment, self.home)?;
         match self.terminal {
             Some(window) => {
-                self.take_terminal(socket, window).map_err(|error| StartFailure::new("open a terminal", error))?;
+                self.take_terminal(socket, window)
+                    .map_err(|error| StartFailure::new("cannot open a terminal", error))?;
             }
-            None => drop(rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?),
+            None => drop(rustix::process::setsid().map_err(|error| StartFailure::new("cannot call setsid", error))?),
         }
         Err(program.execute(socket, confinement, &plan.host_options))
     }

@@ -54,7 +54,7 @@ impl Claims {
     /// use. `used` contains the ranges of existing containers.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be used.
+    /// Returns an error if the claims cannot be locked, listed or written.
     pub(crate) fn open(run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>) -> io::Result<Self> {
         Self::open_in(Path::new(DIR), run_dir, pool, used)
     }
@@ -73,7 +73,7 @@ impl Claims {
         for (other, block) in claims.others()? {
             if blocks.iter().any(|own| own.overlaps(&block)) {
                 let reported =
-                    format_args!("ids {} to {} are also claimed by {}", block.0, block.1 - 1, other.display());
+                    format_args!("ids {} to {} are also claimed by launcher {}", block.0, block.1 - 1, other.display());
                 log::line(Level::Error, "", reported);
             }
         }
@@ -85,11 +85,11 @@ impl Claims {
         &self.blocks
     }
 
-    /// Claims one more block of the pool that no other launcher has claimed. Returns false if all are claimed.
+    /// Claims one more block of the pool that no other launcher has claimed. Returns false if all blocks are claimed.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be used.
-    pub(crate) fn more(&mut self, pool: &Pool) -> io::Result<bool> {
+    /// Returns an error if the claims cannot be locked, listed or written.
+    pub(crate) fn claim_more(&mut self, pool: &Pool) -> io::Result<bool> {
         let _lock = self.lock()?;
         let others = self.others()?;
         let taken = |block: &Block| {
@@ -104,7 +104,7 @@ impl Claims {
     /// Claims a block outside of the pool. Returns false if another launcher has claimed some of the block's ids.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be used.
+    /// Returns an error if the claims cannot be locked, listed or written.
     pub(crate) fn claim(&mut self, block: Block) -> io::Result<bool> {
         let _lock = self.lock()?;
         if self.others()?.iter().any(|(_, other)| other.overlaps(&block)) {
@@ -126,8 +126,8 @@ impl Claims {
     /// Releases blocks whose ids no container uses. One unused block is kept for the next container.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be used. The blocks then stay claimed.
-    pub(crate) fn give_back(&mut self, used: &BTreeSet<u32>) -> io::Result<()> {
+    /// Returns an error if the claims cannot be locked or written. The blocks then stay claimed.
+    pub(crate) fn release_unused(&mut self, used: &BTreeSet<u32>) -> io::Result<()> {
         if self.blocks.len() < 2 {
             return Ok(());
         }
@@ -140,14 +140,14 @@ impl Claims {
         self.write(self.blocks.iter().filter(|block| !unused.contains(block)).copied().collect())
     }
 
-    /// Releases all blocks. Called when no container is left.
+    /// Releases all blocks. Called if the launcher has no containers when it exits.
     pub(crate) fn release_all(&self) {
         // The lock prevents other launchers from listing this claim and then failing to read it.
         match self.lock().and_then(|_lock| fs::remove_file(self.path())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 log::line(Level::Warning, "", at(&self.path(), &error));
             }
-            _ => {} // removed here, or by a launcher that found the run directory removed
+            _ => {} // removed here, or by another launcher that found the run directory unused
         }
     }
 
@@ -251,8 +251,8 @@ mod tests {
         };
         let (pool, mut first) = (pool(3), open(&a, &pool(3), &none));
         let mut second = open(&b, &pool, &none);
-        assert!(first.more(&pool).expect("claims") && second.more(&pool).expect("claims"));
-        assert!(first.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
+        assert!(first.claim_more(&pool).expect("claims") && second.claim_more(&pool).expect("claims"));
+        assert!(first.claim_more(&pool).expect("claims") && !second.claim_more(&pool).expect("claims"));
         assert!(!first.blocks().iter().any(|own| second.blocks().iter().any(|other| own.overlaps(other))));
         assert_eq!(second.other_launchers(&pool), BTreeSet::from([a.clone()]));
 
@@ -260,20 +260,20 @@ mod tests {
         fs::create_dir(a.join("containers/left")).expect("mkdir");
         let had = first.blocks().to_vec();
         drop((first, lock));
-        assert!(!second.more(&pool).expect("claims"));
+        assert!(!second.claim_more(&pool).expect("claims"));
         let (_, lock) = served(home.path(), "a");
         let mut again = open(&a, &pool, &BTreeSet::from([START]));
         assert_eq!(again.blocks(), had);
-        again.give_back(&BTreeSet::from([START])).expect("claims");
+        again.release_unused(&BTreeSet::from([START])).expect("claims");
         assert_eq!(again.blocks(), had, "one block in addition to the blocks in use");
-        again.give_back(&none).expect("claims");
+        again.release_unused(&none).expect("claims");
         assert_eq!(again.blocks().len(), 1);
-        assert!(second.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
+        assert!(second.claim_more(&pool).expect("claims") && !second.claim_more(&pool).expect("claims"));
 
-        // If the last container of a launcher that has exited is removed, its claim becomes invalid.
+        // If the last container of a launcher that has exited is removed, the launcher's claim becomes invalid.
         drop((again, lock));
         fs::remove_dir(a.join("containers/left")).expect("rmdir");
-        assert!(second.more(&pool).expect("claims"));
+        assert!(second.claim_more(&pool).expect("claims"));
         assert_eq!((second.blocks().len(), second.other_launchers(&pool).len()), (3, 0));
         second.release_all();
         assert!(fs::read_dir(&dir).expect("a directory").flatten().all(|entry| entry.file_name() == "lock"));
@@ -310,10 +310,10 @@ mod tests {
         let first = Claims::open_in(&dir, &a, &pool(2), &used).expect("claims");
         assert_eq!(first.blocks(), [Block::from_range(START + 7)]);
         let mut second = Claims::open_in(&dir, &b, &pool(3), &BTreeSet::new()).expect("claims");
-        assert!(second.more(&pool(3)).expect("claims") && !second.more(&pool(3)).expect("claims"));
+        assert!(second.claim_more(&pool(3)).expect("claims") && !second.claim_more(&pool(3)).expect("claims"));
         assert_eq!(second.blocks(), [Block::from_range(START + 2 * RANGE_IDS)]);
         // A malformed claim file does not block other launchers.
         fs::write(dir.join("x.json"), "{").expect("write");
-        assert!(!second.more(&pool(3)).expect("claims"));
+        assert!(!second.claim_more(&pool(3)).expect("claims"));
     }
 }

@@ -105,7 +105,8 @@ const CALLS: [i64; 67] = [
     libc::SYS_fchmodat2,
 ];
 
-/// Executes the work and reports a failure. Returns the exit status.
+/// Executes the work, and sends a refusal or the measured sizes to the launcher. A failed measurement is only logged.
+/// Returns the exit status.
 pub(super) fn run(store: &Store, work: LayerWork, parent: u32, devices: bool, reported: &Seqpacket) -> i32 {
     let is_measurement = matches!(work, LayerWork::Measure(_));
     match act(store, work, parent, devices) {
@@ -129,7 +130,7 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<Opt
         process::be_expendable()?;
         rustix::thread::set_name(c"executor-layer")?;
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
-        // If the address space is exhausted, a library may retry forever. This limit kills the process.
+        // If the address space is exhausted, a library may retry forever. The limit on CPU time then kills the process.
         if let LayerWork::Unpack { bytes_max, .. } = &work {
             let seconds = processor_seconds(*bytes_max);
             setrlimit(Resource::RLIMIT_CPU, seconds, seconds)?;
@@ -152,7 +153,7 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<Opt
         }
         LayerWork::Measure(trees) => {
             confine(false).map_err(host("cannot confine the layer worker"))?;
-            store.measure(&trees).map(|sizes| Some(sizes.into())).map_err(host("cannot measure the layer store"))
+            store.measure(&trees).map(|sizes| Some(sizes.into())).map_err(host("cannot read the layer store"))
         }
     }
 }

@@ -41,9 +41,10 @@ use crate::log::{self, Level};
 use crate::sysctl;
 pub(super) use link::host_addresses;
 
-/// Prefix of bridge port names, and number of hexadecimal digits that distinguish bridges. With the number of the
-/// container's addresses, the name has at most 15 bytes, the kernel's limit.
+/// Prefix of the names of bridge ports. A name consists of this prefix, digits for the bridge, and the number of the
+/// container's addresses: at most 15 bytes, the kernel's limit.
 const DEVICE_PREFIX: &str = "ex";
+/// Number of hexadecimal digits that distinguish bridges in the names of bridge ports.
 const DEVICE_DIGITS: usize = 6;
 /// Number of hexadecimal digits that distinguish installations.
 const INSTALLATION_DIGITS: usize = 12;
@@ -103,7 +104,7 @@ pub(super) fn adopt(host: &Host, warm: BridgeAttachment, id: &ContainerId) -> io
     let adopted = BridgeAttachment { id: id.to_string(), ..warm };
     let _lock = store::lock(host)?; // `make` reads either record
     store::write(host, id.as_str(), &Stored::Bridge(adopted.clone()), Durability::Unsynced)?;
-    pool::pass_on(host, &adopted.network, adopted.number, id.as_str())?;
+    pool::transfer(host, &adopted.network, adopted.number, id.as_str())?;
     store::remove(host, &name, &adopted.asked)?;
     Ok(adopted)
 }
@@ -135,7 +136,7 @@ pub(super) fn complete(
 }
 
 /// Checks that no other container and no program on the host uses the ports, and reserves them. Hold the returned lock
-/// until the record is written. The lock excludes other checks and [`make`]. [`make`] deletes the elements of
+/// until the record is written. The lock excludes other checks of ports, and [`make`], which deletes the elements of
 /// containers without a record.
 fn reserve_ports(
     host: &Host,
@@ -214,7 +215,7 @@ fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) 
     if attachment.ports.is_empty() {
         return Ok(());
     }
-    link::return_frames(&attachment.device).map_err(system("cannot configure the interface of the container"))?;
+    link::enable_hairpin(&attachment.device).map_err(system("cannot configure the interface of the container"))?;
     if let Some(alias) = network.loopback_alias() {
         rules::answer_loopback(attachment, alias).map_err(NetworkError::Rules)?;
     }
@@ -406,8 +407,8 @@ fn set_up(host: &Host, network: &BridgeNetwork, index: u32) -> io::Result<()> {
     // Use the link-local address immediately. Without it, neighbour discovery of containers fails for packets from
     // other networks.
     write_setting(host, &format!("net/ipv6/conf/{name}/accept_dad"), "0")?;
-    // Connections from 127.0.0.1 to published ports leave through the bridge. Rules stop the bridge's ports from
-    // sending to 127.0.0.0/8.
+    // Connections from 127.0.0.1 to published ports leave through the bridge. Rules drop packets from the bridge's
+    // ports to 127.0.0.0/8.
     write_setting(host, &format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
     if let Some(alias) = network.loopback_alias() {
         link::add_deprecated(index, alias)?;

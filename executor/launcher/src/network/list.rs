@@ -33,7 +33,7 @@ enum Driver {
 }
 
 /// A container on a network.
-struct OnList {
+struct ContainerOnNetwork {
     network: (String, Driver),
     container: ListedContainer,
 }
@@ -54,9 +54,9 @@ pub(crate) fn list(host: &Host, request: &ListNetworks) -> Result<MemFile, Refus
     lists.add_cni(&host.policy.cni_conf_dir);
     for id in store::ids(host) {
         match store::read(host, id.as_str()) {
-            Ok(Some(stored)) => lists.on_list.push(on_list(&id, &stored)),
+            Ok(Some(stored)) => lists.containers.push(container_on_network(&id, &stored)),
             Ok(None) => {} // detached meanwhile
-            Err(error) => lists.warnings.push(format!("network record of {id}: {}", plain(&error))),
+            Err(error) => lists.warnings.push(format!("cannot read the network record of {id}: {}", plain(&error))),
         }
     }
     MemFile::new("networks", &[&lists.finish().encode_to_vec()])
@@ -68,13 +68,13 @@ struct Listing<'a> {
     /// Names of the networks to list; if empty, all networks.
     names: &'a [String],
     networks: BTreeMap<(String, Driver), ListedNetwork>,
-    on_list: Vec<OnList>,
+    containers: Vec<ContainerOnNetwork>,
     warnings: Vec<String>,
 }
 
 impl<'a> Listing<'a> {
     fn new(names: &'a [String]) -> Self {
-        Self { names, networks: BTreeMap::new(), on_list: Vec::new(), warnings: Vec::new() }
+        Self { names, networks: BTreeMap::new(), containers: Vec::new(), warnings: Vec::new() }
     }
 
     fn has(&self, name: &str) -> bool {
@@ -132,16 +132,17 @@ impl<'a> Listing<'a> {
 
     /// Adds all containers to the networks in the list, and returns the list.
     fn finish(mut self) -> NetworkList {
-        self.on_list.sort_by(|one, other| one.container.id.cmp(&other.container.id));
+        self.containers.sort_by(|one, other| one.container.id.cmp(&other.container.id));
         let mut bytes = 0;
-        for OnList { network, container } in std::mem::take(&mut self.on_list) {
+        for ContainerOnNetwork { network, container } in std::mem::take(&mut self.containers) {
             if !self.has(&network.0) {
                 continue;
             }
             let listed = self.networks.entry(network).or_insert_with_key(|(name, _)| ListedNetwork {
                 name: name.clone(),
                 warnings: vec![
-                    "its configuration was removed, is invalid, or was omitted from this list; its containers stay attached"
+                    "the configuration of this network was removed, is invalid, or was omitted from this list; \
+                     the containers stay attached"
                         .into(),
                 ],
                 ..ListedNetwork::default()
@@ -171,7 +172,7 @@ fn cni_network(network: &CniNetwork) -> ListedNetwork {
     }
 }
 
-fn on_list(id: &ContainerId, stored: &Stored) -> OnList {
+fn container_on_network(id: &ContainerId, stored: &Stored) -> ContainerOnNetwork {
     let driver = match stored {
         Stored::Bridge(_) => Driver::Bridge,
         Stored::Cni(_) => Driver::Cni,
@@ -183,7 +184,7 @@ fn on_list(id: &ContainerId, stored: &Stored) -> OnList {
         addresses: addresses.iter().map(ToString::to_string).collect(),
         ports: stored.asked().published().map(listed_port).collect(),
     };
-    OnList { network: (stored.network().to_owned(), driver), container }
+    ContainerOnNetwork { network: (stored.network().to_owned(), driver), container }
 }
 
 fn listed_port(port: PublishedPort) -> ListedPort {
@@ -235,10 +236,10 @@ mod tests {
         listing
     }
 
-    fn on(network: &str, driver: Driver, id: &str, addresses: usize) -> OnList {
+    fn on(network: &str, driver: Driver, id: &str, addresses: usize) -> ContainerOnNetwork {
         let addresses = vec!["10.61.0.9/16".to_owned(); addresses];
         let container = ListedContainer { id: id.into(), addresses, ports: Vec::new() };
-        OnList { network: (network.into(), driver), container }
+        ContainerOnNetwork { network: (network.into(), driver), container }
     }
 
     fn shown(list: &NetworkList) -> Vec<(&str, bool, u32)> {
@@ -259,9 +260,9 @@ mod tests {
         }
         let mut listing = with_bridge(&[]);
         listing.add_cni(dir.path());
-        listing.on_list.push(on("web", Driver::Cni, "b", 1));
-        listing.on_list.push(on("bridge", Driver::Bridge, "a", 2));
-        listing.on_list.push(on("gone", Driver::Cni, "c", 0));
+        listing.containers.push(on("web", Driver::Cni, "b", 1));
+        listing.containers.push(on("bridge", Driver::Bridge, "a", 2));
+        listing.containers.push(on("gone", Driver::Cni, "c", 0));
         let list = listing.finish();
         assert_eq!(shown(&list), [("bridge", true, 1), ("gone", false, 1), ("web", false, 1)]);
         let web = &list.networks[2];
@@ -269,7 +270,7 @@ mod tests {
             (&web.plugins[..], &web.versions[..]),
             (&["bridge".into(), "portmap".into()][..], &["0.4.0".into(), "1.0.0".into()][..])
         );
-        assert!(list.networks[1].warnings[0].contains("its configuration was removed"), "{list:?}");
+        assert!(list.networks[1].warnings[0].contains("the configuration of this network was removed"), "{list:?}");
         let expected =
             ["20-web.conflist: not used", "30-own.conflist: not used", "40-broken.conf: is not a JSON object"];
         assert_eq!(list.warnings.len(), expected.len(), "{list:?}");
@@ -282,21 +283,21 @@ mod tests {
     fn list_by_name_omits_other_networks() {
         let names = ["bridge".to_owned(), "nope".to_owned()];
         let mut listing = with_bridge(&names);
-        listing.on_list.extend([on("bridge", Driver::Bridge, "a", 1), on("web", Driver::Cni, "b", 1)]);
+        listing.containers.extend([on("bridge", Driver::Bridge, "a", 1), on("web", Driver::Cni, "b", 1)]);
         assert_eq!(shown(&listing.finish()), [("bridge", true, 1)]);
     }
 
     #[test]
     fn removed_bridge_is_distinct_from_cni() {
         let mut listing = Listing::new(&[]);
-        listing.on_list.extend([on("x", Driver::Cni, "a", 1), on("x", Driver::Bridge, "b", 1)]);
+        listing.containers.extend([on("x", Driver::Cni, "a", 1), on("x", Driver::Bridge, "b", 1)]);
         assert_eq!(shown(&listing.finish()), [("x", true, 1), ("x", false, 1)]);
     }
 
     #[test]
     fn containers_beyond_the_limit_are_counted() {
         let mut listing = with_bridge(&[]);
-        listing.on_list.extend((0..5000).map(|number| on("bridge", Driver::Bridge, &format!("c{number:04}"), 64)));
+        listing.containers.extend((0..5000).map(|number| on("bridge", Driver::Bridge, &format!("c{number:04}"), 64)));
         let list = listing.finish();
         let network = &list.networks[0];
         assert_eq!(network.container_count, 5000);

@@ -1,5 +1,5 @@
-//! Opens the sockets of executord's name server, on port 53 of a built-in network's gateways. Only root can open
-//! them. The sockets are opened before the bridge exists, and stay open after this process exits.
+//! Opens the sockets of executord's name server, on port 53 of a built-in network's gateways. Only root can open these
+//! sockets. The sockets are opened before the bridge exists, and stay open after this process exits.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -46,7 +46,7 @@ fn refused(gateway: IpAddr, kind: SockType, error: &io::Error) -> Refused {
         );
         return Refused::new(Reason::Precondition, why);
     }
-    Refused::new(Reason::Internal, format!("{protocol} port {port}: {}", plain(error)))
+    Refused::new(Reason::Internal, format!("cannot open the {protocol} socket {port}: {}", plain(error)))
 }
 
 fn open(gateway: IpAddr, kind: SockType) -> io::Result<OwnedFd> {

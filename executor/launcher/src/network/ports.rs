@@ -34,7 +34,7 @@ impl Reserved {
                 None => vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
             };
             for ip in addresses {
-                match taken(SocketAddr::new(ip, port.host_port), port.protocol) {
+                match bind_exclusively(SocketAddr::new(ip, port.host_port), port.protocol) {
                     Ok(socket) => sockets.push(socket),
                     // The host does not support this family or protocol, so no process can use the port.
                     Err(Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT) => {}
@@ -58,7 +58,7 @@ fn refused(port: &PublishedPort, error: Errno) -> NetworkError {
 }
 
 /// Returns a socket that is bound to the port exclusively.
-fn taken(address: SocketAddr, protocol: Protocol) -> Result<OwnedFd, Errno> {
+fn bind_exclusively(address: SocketAddr, protocol: Protocol) -> Result<OwnedFd, Errno> {
     let (kind, protocol) = match protocol {
         Protocol::Tcp => (SocketType::STREAM, ipproto::TCP),
         Protocol::Udp => (SocketType::DGRAM, ipproto::UDP),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn used_host_port_is_refused_reserved_held() {
+    fn host_ports_are_refused_or_reserved() {
         let service = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = service.local_addr().unwrap().port();
         for ip in [Some("127.0.0.1"), None] {

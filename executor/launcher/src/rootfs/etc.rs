@@ -175,7 +175,7 @@ mod tests {
             let lower: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
             let contents = ["n\n".to_owned(), "h\n".to_owned(), String::new()];
             let written = write(&lower, &self.upper(), Some(&contents), IdMap::from_start(Some(START))).unwrap();
-            let tell = |path: &Path| {
+            let describe = |path: &Path| {
                 let found = fs::symlink_metadata(path).unwrap();
                 let content = fs::read_to_string(path).unwrap_or_default();
                 let name = path.file_name().unwrap().to_string_lossy();
@@ -188,7 +188,7 @@ mod tests {
             };
             let etc = self.upper().join(ETC);
             let all = [etc.clone()].into_iter().chain(NAMES.iter().map(|name| etc.join(name)));
-            (written, all.filter(|path| path.exists()).map(|path| tell(&path)).collect())
+            (written, all.filter(|path| path.exists()).map(|path| describe(&path)).collect())
         }
     }
 

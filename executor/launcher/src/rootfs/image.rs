@@ -41,8 +41,9 @@ pub(super) fn assemble(
 }
 
 impl Tree {
-    /// Creates the directories that the image declares as volumes, if they are missing. Writes to them go to the
-    /// container's own layer. If the rest of the root is `read_only`, each directory becomes a separate mount.
+    /// Creates the directories that the image declares as volumes, if they are missing. Writes to these directories go
+    /// to the container's own layer. If `read_only` is true, each directory becomes a separate mount, so that the
+    /// directory stays writable when the root becomes read-only.
     pub(super) fn make_volumes(&self, image: &PlannedImage, read_only: bool) -> Result<(), Refused> {
         for volume in &image.volumes {
             let above: Vec<&Path> = volume.ancestors().filter(|path| path.parent().is_some()).collect();
@@ -54,7 +55,7 @@ impl Tree {
                 }
             }
             if read_only {
-                self.set_apart(volume).map_err(|error| {
+                self.bind_on_itself(volume).map_err(|error| {
                     failed(&format!("rootfs: cannot mount the volume {}", volume.display()), &error)
                 })?;
             }
@@ -63,7 +64,7 @@ impl Tree {
     }
 
     /// Bind-mounts a directory on itself.
-    fn set_apart(&self, path: &Path) -> io::Result<()> {
+    fn bind_on_itself(&self, path: &Path) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir = open_in_root(self.root(), path, flags, Mode::empty(), Follow::NoLinks)?;
         attach(clone_tree(dir.as_fd(), Path::new(""), false)?.as_fd(), dir.as_fd())

@@ -90,7 +90,7 @@ impl Tree {
         let violation = |why: String| {
             Refused::from_fields(Reason::Precondition, &[Violation::new("termination_message.path", why)])
         };
-        let about = |path: &Path| format!("rootfs: {}", path.display());
+        let about = |path: &Path| format!("rootfs: cannot create {}", path.display());
         let holds = |mount: &&MountPoint| {
             matches!(mount.content, Content::Directory(_)) && message.path.starts_with(&mount.target)
         };
@@ -162,8 +162,9 @@ fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<(u32, u32
     make(root, &mount.target, matches!(mount.content, Content::Directory(_)), owner)
 }
 
-/// Moves a view of secret files to its mount point. The calling process's root is `/`. Creates the mount point if it is
-/// in a fresh empty file system or in a pod's volume. `owner` contains ids as the calling process sees them.
+/// Attaches a view of secret files to its mount point. Paths are resolved in the calling process's root directory.
+/// Creates the mount point if it is in a fresh empty file system or in a pod's volume. `owner` contains ids as the
+/// calling process sees them.
 ///
 /// # Errors
 /// Returns an error if the mount point does not exist or has another type.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! empty, in memory    a new tmpfs
-//! empty, on a disk    a new directory of the state directory, with a limit (`disk`)
+//! empty, on a disk    a new directory in the state directory, with a limit (`disk`)
 //! host                a view, with the container's ids, of a directory on the operator's list, or of a directory or
 //!                     file in it
 //! host path           a view of a path that the request names (`host_path`)
@@ -11,10 +11,10 @@
 //! CDI device          a view of a host directory or file that a CDI file names, like a host volume
 //! pod                 a view of an empty volume of the pod that the container is a member of
 //! ```
-//! Host volumes are shared with other containers, which can change their contents at any time. So each path in a host
-//! volume is opened beneath the volume's root, without following links or entering other mounts, and the opened entry
-//! is mounted. Nothing is created in host volumes. If a container has volumes, its tmpfs file systems are mounted here,
-//! too, outer file systems first.
+//! Host volumes are shared with other containers, which can change their contents at any time. Therefore each path in a
+//! host volume is opened beneath the volume's root, without following links or entering other mounts, and the opened
+//! entry is mounted. Nothing is created in host volumes. If a container has volumes, its tmpfs file systems are mounted
+//! here, too, outer file systems first.
 
 mod host_path;
 
@@ -198,7 +198,7 @@ impl Tree {
             let path = content.path();
             // The paths are sorted, so the last enclosing mount is the innermost.
             let around = all[..position].iter().rfind(|outer| path.starts_with(outer.path()));
-            let about = || format!("rootfs: {}", path.display());
+            let about = || format!("rootfs: cannot mount at {}", path.display());
             let made = match content {
                 Content::Tmpfs(tmpfs) => maker.tmpfs(tmpfs),
                 Content::Volume(index, volume) => maker.volume(*index, volume),
@@ -219,7 +219,7 @@ impl Tree {
                 continue;
             }
             let may_make = around.is_none_or(Content::is_own);
-            let way = if is_file { self.make_way_to_file(path, may_make) } else { self.make_way(path, may_make) };
+            let way = if is_file { self.ensure_file(path, may_make) } else { self.ensure_dir_all(path, may_make) };
             if let Err(why) = way? {
                 let why = format!("`{}`: {why}", path.display());
                 violations.push(Violation::new(content.field(), Unsuitable.because(why)));
@@ -260,7 +260,7 @@ impl Maker<'_> {
                 let places = (&*self.dirs.layer, &*self.dirs.state);
                 let (view, unheld) = disk::lay_out_volume(&self.host.policy, places, self.projects, index, *bytes)?;
                 self.warnings.extend(unheld);
-                let made = own(&view, owner, *mode).and_then(|()| lend(&view, false));
+                let made = own(&view, owner, *mode).and_then(|()| restrict_mount(&view, false));
                 made.map(|()| view)
                     .map_err(|error| failed(&format!("volumes[{index}]: cannot mount the volume"), &error).into())
             }
@@ -322,13 +322,14 @@ impl Maker<'_> {
     ) -> Result<OwnedFd, NotMounted> {
         let OfferedDirectory { field, name, root: path, below, read_only, no_exec } = lent;
         let unfit = |fault| NotMounted::Unfit(Violation::new(field.clone(), fault));
+        let system = |what: &'static str| move |error: io::Error| failed(&format!("`{name}`: {what}"), &error);
         let root = open_dir(Path::new("/")).map_err(|error| failed("cannot open /", &error))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = open_in_root(root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
         let opened = opened.map_err(|error| {
             unfit(reason_of(&error).because(format!("`{name}`: {}: {}", path.display(), explain(&error))))
         })?;
-        if !read_only && !is_out_of_reach(&opened, path).map_err(|error| failed(name, &error))? {
+        if !read_only && !is_out_of_reach(&opened, path).map_err(system("cannot inspect the path"))? {
             return Err(unfit(Unsuitable.because(format!(
                 "`{name}`: host users could run setuid-root programs that a container creates in {}; make a parent \
                  directory accessible only to root (mode 0700), or mount the file system with nosuid",
@@ -336,7 +337,7 @@ impl Maker<'_> {
             ))));
         }
         let found = open_dir_or_file_beneath(opened.as_fd(), below).map_err(|error| unfit_below(&error))?;
-        let view = clone_tree(found.as_fd(), Path::new(""), false).map_err(|error| failed(name, &error))?;
+        let view = clone_tree(found.as_fd(), Path::new(""), false).map_err(system("cannot clone the mount"))?;
         self.ids.map_mount(view.as_fd(), false).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => unfit(Unsupported.because(format!(
                 "`{name}`: the file system does not support id-mapped mounts, which a user namespace requires; use \
@@ -344,7 +345,7 @@ impl Maker<'_> {
             ))),
             _ => failed(&format!("`{name}`: cannot create an id-mapped mount"), &error).into(),
         })?;
-        lend_with(&view, *read_only, *no_exec).map_err(|error| failed(name, &error))?;
+        restrict_mount_with(&view, *read_only, *no_exec).map_err(system("cannot set the attributes of the mount"))?;
         Ok(view)
     }
 
@@ -358,7 +359,7 @@ impl Maker<'_> {
             }
             unfit_sub_path(volume, index, name, &error)
         })?;
-        lend(&view, volume.read_only).map_err(|error| failed(&about(), &error))?;
+        restrict_mount(&view, volume.read_only).map_err(|error| failed(&about(), &error))?;
         Ok(view)
     }
 
@@ -390,7 +391,7 @@ impl Maker<'_> {
         });
         while detach(&place).is_ok() {}
         let view = view?;
-        lend(&view, true).map_err(failed)?;
+        restrict_mount(&view, true).map_err(failed)?;
         Ok(view)
     }
 
@@ -483,11 +484,11 @@ fn own(view: &OwnedFd, (uid, gid): (u32, u32), mode: u32) -> io::Result<()> {
 }
 
 /// Sets the attributes of a detached mount for a container.
-fn lend(view: &OwnedFd, read_only: bool) -> io::Result<()> {
-    lend_with(view, read_only, false)
+fn restrict_mount(view: &OwnedFd, read_only: bool) -> io::Result<()> {
+    restrict_mount_with(view, read_only, false)
 }
 
-fn lend_with(view: &OwnedFd, read_only: bool, no_exec: bool) -> io::Result<()> {
+fn restrict_mount_with(view: &OwnedFd, read_only: bool, no_exec: bool) -> io::Result<()> {
     set_attributes(view.as_fd(), Attributes { read_only, no_suid: true, no_dev: true, no_exec, recursive: false })?;
     set_private(view.as_fd())
 }

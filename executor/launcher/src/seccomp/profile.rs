@@ -36,7 +36,8 @@ pub(super) enum ProfileError {
     Size(usize, &'static str, usize),
     /// An unknown action, or an action that needs a listener.
     #[error(
-        "the action {0:?} is not supported; use SCMP_ACT_ALLOW, _ERRNO, _LOG, _TRAP, _KILL, _KILL_THREAD, _KILL_PROCESS"
+        "the action {0:?} is not supported; use SCMP_ACT_ALLOW, SCMP_ACT_ERRNO, SCMP_ACT_LOG, SCMP_ACT_TRAP, \
+         SCMP_ACT_KILL, SCMP_ACT_KILL_THREAD or SCMP_ACT_KILL_PROCESS"
     )]
     Action(String),
     /// An error number above the kernel's maximum.
@@ -46,7 +47,10 @@ pub(super) enum ProfileError {
     #[error("invalid argument {0} in a condition; use 0 to 5")]
     Argument(u32),
     /// An unknown comparison.
-    #[error("the comparison {0:?} is not supported")]
+    #[error(
+        "the comparison {0:?} is not supported; use SCMP_CMP_NE, SCMP_CMP_LT, SCMP_CMP_LE, SCMP_CMP_EQ, SCMP_CMP_GE, \
+         SCMP_CMP_GT or SCMP_CMP_MASKED_EQ"
+    )]
     Comparison(String),
     /// The rules cannot be compiled.
     #[error("{0}")]
@@ -79,8 +83,8 @@ struct Rule {
     args: Option<Vec<Argument>>,
     #[serde(default, rename = "comment")]
     _comment: serde::de::IgnoredAny,
-    includes: Option<When>,
-    excludes: Option<When>,
+    includes: Option<RuleScope>,
+    excludes: Option<RuleScope>,
 }
 
 impl Rule {
@@ -102,7 +106,7 @@ struct Argument {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct When {
+struct RuleScope {
     #[serde(default)]
     caps: Vec<String>,
     #[serde(default)]
@@ -144,11 +148,11 @@ pub(super) fn compile(text: &str, capabilities: &CapabilitySets) -> Result<(Filt
         }
     }
     let programs = programs(&default, by_action).map_err(|error| ProfileError::Compile(crate::log::chain(&error)))?;
-    Ok((Filter { programs, ours: false, remaining: None }, warnings(&unknown)))
+    Ok((Filter { programs, denies_test_call: false, remaining: None }, warnings(&unknown)))
 }
 
 /// Returns the programs of a filter. Unless the default is to allow, one program allows all calls that any rule names.
-/// For each other action, a further program applies the action to its calls.
+/// A further program for each action except allow applies the action to its calls.
 fn programs(
     default: &SeccompAction,
     by_action: Vec<(SeccompAction, Calls)>,
@@ -240,7 +244,7 @@ fn condition(arg: &Argument) -> Result<SeccompCondition, ProfileError> {
 }
 
 fn applies(rule: &Rule, held: &CapabilitySets) -> bool {
-    let none = When::default();
+    let none = RuleScope::default();
     let (includes, excludes) = (rule.includes.as_ref().unwrap_or(&none), rule.excludes.as_ref().unwrap_or(&none));
     let has = |name: &String| held.names.contains(name.as_str());
     let here = |arch: &String| match std::env::consts::ARCH {

@@ -205,7 +205,7 @@ fn profile(text: &str, held: &CapabilitySets) -> Result<(Filter, Vec<String>), S
 }
 
 #[test]
-fn a_profile_of_the_requests_own() {
+fn profile_of_request_is_applied() {
     let text = r#"{
         "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "architectures": ["SCMP_ARCH_X86_64"],
         "archMap": [{"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []}],

@@ -1,5 +1,5 @@
 //! Determines the exit time of a launcher that executord started: shortly after the last daemon has disconnected, if no
-//! container and no other work is left.
+//! container runs and no other work is pending.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ impl Idle {
         Self { until: Some(now + FIRST_DAEMON_TIMEOUT) }
     }
 
-    /// Records whether the launcher has nothing to do. Returns the exit time if `nothing` is true.
-    pub(super) fn check(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
-        self.until = nothing.then(|| self.until.unwrap_or(now + IDLE_TIMEOUT));
+    /// Records whether the launcher is idle. Returns the exit time if `is_idle` is true.
+    pub(super) fn check(&mut self, is_idle: bool, now: Instant) -> Option<Instant> {
+        self.until = is_idle.then(|| self.until.unwrap_or(now + IDLE_TIMEOUT));
         self.until
     }
 }

@@ -1,5 +1,5 @@
 //! Runs network tasks in separate processes: lists, checks, garbage collection, and repeated detachments. In the
-//! launcher's loop, reading a thousand large files or running plugins would delay every start.
+//! launcher's loop, reading a thousand large files or running plugins would delay every start of a container.
 //!
 //! A task waits while the maximum number of processes of its kind is running. Then a process is forked for the task.
 //! The process sends its reply, with a memory file, to the launcher. The launcher forwards the reply after the
@@ -115,16 +115,16 @@ struct RunningTask {
 pub(super) struct NetworkTasks {
     waiting: VecDeque<WaitingTask>,
     running: Vec<RunningTask>,
-    detach_again: DetachAgain,
+    detach_retry: DetachRetry,
 }
 
 /// Time of the next attempt to detach containers.
-struct DetachAgain {
+struct DetachRetry {
     pauses: Backoff,
     due: Option<Instant>,
 }
 
-impl Default for DetachAgain {
+impl Default for DetachRetry {
     fn default() -> Self {
         Self { pauses: DETACH_BACKOFF, due: None }
     }
@@ -148,12 +148,12 @@ impl NetworkTasks {
 
     /// Returns the time of the next attempt to detach containers.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.detach_again.due
+        self.detach_retry.due
     }
 
     /// Schedules the detachment of containers that are left attached, after a pause.
     pub(super) fn detach_later(&mut self) {
-        let DetachAgain { pauses, due } = &mut self.detach_again;
+        let DetachRetry { pauses, due } = &mut self.detach_retry;
         due.get_or_insert_with(|| Instant::now() + pauses.pause());
     }
 
@@ -161,13 +161,13 @@ impl NetworkTasks {
     /// attempt was scheduled for later.
     fn detach_soon(&mut self) {
         let soon = Instant::now() + DETACH_DELAY;
-        let due = &mut self.detach_again.due;
+        let due = &mut self.detach_retry.due;
         *due = Some(due.map_or(soon, |due| due.min(soon)));
     }
 
     /// Queues the next attempt to detach containers if the attempt is due.
     fn queue_detachment(&mut self) {
-        let is_due = self.detach_again.due.take_if(|due| *due <= Instant::now()).is_some();
+        let is_due = self.detach_retry.due.take_if(|due| *due <= Instant::now()).is_some();
         if is_due && self.has_waiting_room(Kind::Detach) {
             self.waiting.push_back(WaitingTask { task: NetworkTask::Detach, client: None });
         }
@@ -194,7 +194,7 @@ impl NetworkTasks {
             if kind == Kind::Detach {
                 match network::has_left_attached(host) {
                     true => self.detach_later(),
-                    false => self.detach_again.pauses.reset(),
+                    false => self.detach_retry.pauses.reset(),
                 }
             }
             let mut buffer = vec![0; REPLY_MAX];
@@ -245,7 +245,7 @@ impl Server {
         if network::is_left_attached(&self.host, id) {
             self.network_tasks.detach_soon();
         }
-        if network::leaves_garbage(&self.host, id) {
+        if network::needs_gc(&self.host, id) {
             self.queue_collection();
         }
     }
@@ -306,7 +306,7 @@ impl Server {
                 return 0;
             }
             NetworkTask::Detach => {
-                network::detach_left(&self.host);
+                network::retry_detachments(&self.host);
                 return 0;
             }
         };
@@ -327,10 +327,10 @@ impl Server {
             let _ = process::wait_for(running.pid);
         }
         if kinds.contains(&Kind::Collect) {
-            network::end_collection(&self.host);
+            network::kill_gc_plugins(&self.host);
         }
         if kinds.contains(&Kind::Detach) {
-            network::end_detach_left(&self.host);
+            network::kill_detach_plugins(&self.host);
         }
     }
 }

@@ -26,7 +26,7 @@ impl Server {
             free = pool.find_free_range(&held, self.claims.blocks());
         }
         if free.is_none() {
-            match self.claims.more(&pool) {
+            match self.claims.claim_more(&pool) {
                 Ok(true) => free = pool.find_free_range(&all, self.claims.blocks()),
                 Ok(false) => {
                     let other_launchers: Vec<String> = self
@@ -37,7 +37,7 @@ impl Server {
                         .collect();
                     if !other_launchers.is_empty() {
                         let reported = format_args!(
-                            "no range of ids is free in {pool}; other launchers have claimed some: {}",
+                            "no range of ids is free in {pool}; other launchers have claimed ranges: {}",
                             other_launchers.join(", ")
                         );
                         log::line(Level::Warning, "", reported);
@@ -59,11 +59,11 @@ impl Server {
         range
     }
 
-    /// Claims the range of ids that a request specifies. The range starts at `start`. The shim checks that its plan has
-    /// the same range.
+    /// Claims the range of ids that a request specifies. The range starts at `start`. The shim checks that the
+    /// container's plan has the same range.
     ///
     /// # Errors
-    /// Returns a violation if the launcher's own policy does not permit the range, or if it is in use.
+    /// Returns a violation if the launcher's own policy does not permit the range, or if the range is in use.
     pub(super) fn given_range(&mut self, start: u32) -> Result<u32, Refused> {
         let refused = |reason, why| Refused::from_fields(reason, &[Violation::new("id_map.host_id", why)]);
         check_given_ids(start, &self.host.policy).map_err(|why| refused(Reason::Invalid, why))?;
@@ -96,11 +96,11 @@ impl Server {
             .collect()
     }
 
-    /// Claims one more block if a launch would find no free range. So a launch waits for a range only if no block can
+    /// Claims one more block if a launch would find no free range. A launch then waits for a range only if no block can
     /// be claimed.
     pub(super) fn claim_for_a_launch(&mut self) {
         if !self.has_range()
-            && let Err(error) = self.claims.more(&self.pool)
+            && let Err(error) = self.claims.claim_more(&self.pool)
         {
             log::line(Level::Error, "", format_args!("ids cannot be claimed: {error}"));
         }

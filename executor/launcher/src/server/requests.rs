@@ -1,4 +1,4 @@
-//! Handles the daemon's requests: replies to each request, or defers it until a shim is ready.
+//! Handles the daemon's requests: replies to each request, or defers the request until a shim listens or exits.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,8 +45,8 @@ const SHIM_LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of deferred requests with descriptors, of all daemons.
 const LAUNCHES_MAX: usize = 64;
-/// Maximum number of deferred requests without descriptors. Most of them are for the removal of a deleted container.
-/// Deferred requests do not block launches.
+/// Maximum number of deferred requests without descriptors. Most of these requests remove deleted containers. The limit
+/// is separate, so that these requests do not block launches.
 const REMOVALS_MAX: usize = 2048;
 
 /// A request that waits for a shim.
@@ -344,7 +344,7 @@ impl Server {
                 continue;
             }
             let Some(shim) = self.recv_from_shim(&id) else { continue };
-            // If the shim acknowledged at the last moment, it may have changed the container's files. So its exit is
+            // If the shim acknowledged at the last moment, it may have changed the container's files. Its exit is then
             // handled like the exit of any other shim.
             let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
             let (pid, place) = (shim.pid, shim.warm.take());
@@ -396,7 +396,8 @@ impl Server {
         self.recv_from_shims();
         // A shim that is still starting may have no record, and could mount any layer.
         if let Some(shim) = self.shims.values().find(|shim| !shim.listening && !shim.done) {
-            return Err(Refused::new(Reason::Busy, format!("the container {} is being created", shim.id)));
+            let why = format!("container {} is being created and may use the layer; try again", shim.id);
+            return Err(Refused::new(Reason::Busy, why));
         }
         self.layers.remove(&self.host, remove, client)
     }

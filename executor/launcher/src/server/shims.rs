@@ -10,7 +10,7 @@ use executor_sys::process;
 use executor_sys::ready::is_readable;
 use prost::Message;
 
-use super::{EXIT_TIMEOUT, Server, Stuck};
+use super::{EXIT_TIMEOUT, Server, StuckShim};
 use crate::log::{self, Level};
 use crate::shim_handle::{Killed, ShimHandle};
 use crate::sweep::{self, Unwiped};
@@ -46,7 +46,7 @@ impl Server {
             self.finish_shim(id);
         }
         if !ended.is_empty()
-            && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
+            && let Err(error) = self.claims.release_unused(&self.ranges(|_| true))
         {
             log::line(Level::Warning, "", format_args!("unused ids were not released: {error}"));
         }
@@ -60,7 +60,7 @@ impl Server {
         let Some(shim) = self.shims.remove(id) else { return };
         self.unreaped = true;
         if !is_readable(&shim.pidfd) {
-            self.stuck.push(Stuck { pid: shim.pid, child: shim.child, pidfd: shim.pidfd });
+            self.stuck.push(StuckShim { pid: shim.pid, child: shim.child, pidfd: shim.pidfd });
         } else if shim.child {
             let _ = process::wait_for(shim.pid);
         }

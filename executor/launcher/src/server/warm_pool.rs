@@ -22,8 +22,8 @@ use crate::log::{self, Level};
 use crate::shim::{self, WARM_READY, WarmInput};
 use crate::warm::WarmPaths;
 
-/// Delay before the next warm container is created, after a warm container was used or created, or while all processors
-/// are busy.
+/// Delay before the next warm container is created: after a warm container was used or created, and between checks for
+/// an idle processor.
 const REFILL_DELAY: Duration = Duration::from_millis(10);
 /// Maximum delay between the first launch of a burst and the creation of the next warm container.
 const REFILL_DELAY_MAX: Duration = Duration::from_millis(40);
@@ -252,7 +252,7 @@ impl Server {
         let (lifeline, theirs) = Seqpacket::pair()?;
         lifeline.set_nonblocking(true);
         self.warm_pool.made += 1;
-        let place = WarmPaths::from_object(&self.host, &format!("{}-{}", std::process::id(), self.warm_pool.made));
+        let place = WarmPaths::from_name(&self.host, &format!("{}-{}", std::process::id(), self.warm_pool.made));
         place.make()?;
         let launcher = std::process::id();
         let forked = {

@@ -1,6 +1,7 @@
 //! Holds a created container until a separate request starts its process.
 //!
-//! Until the start, init waits, the payloads are in memory files, and only a start and a stop are executed.
+//! Until the start, init waits, the payloads are in memory files, and the shim executes only the commands Start and
+//! Stop.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -15,13 +16,13 @@ use super::running::control::{AnswerDestination, Command, Control};
 use super::supervise::reap_children;
 use super::{Ready, shrink};
 
-/// Maximum duration of a single wait, so that the heartbeat continues.
+/// Maximum duration of a single wait for events.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     InitEnded,
-    /// A signal arrived: SIGCHLD, or a signal that terminates the shim.
+    /// A signal arrived: SIGCHLD after the exit of a child, or SIGTERM or SIGINT at host shutdown.
     Signal,
     /// The daemon or the launcher sent a message or connects.
     Control,
@@ -32,7 +33,7 @@ enum Event {
 /// # Errors
 /// Returns a failure if the container was stopped, or if its init has exited.
 pub(super) fn wait_for_start(ready: &mut Ready, control: &mut Control, signals: &SignalEvents) -> Result<(), Failure> {
-    control.reached(State::Created);
+    control.report_state(State::Created);
     shrink(&ready.watch, ready.record.plan.id.as_str());
     let mut decision = None;
     while decision.is_none() {
@@ -51,7 +52,7 @@ pub(super) fn wait_for_start(ready: &mut Ready, control: &mut Control, signals: 
                 execute(&command, &answer, ready, control, &mut decision);
             }
         }
-        control.tidy();
+        control.remove_closed();
         if events.contains(&Event::InitEnded) {
             decision = Some(Err(not_started("init was killed before the container started")));
         }
@@ -68,10 +69,11 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents) -> Vec<Event> 
     control.heartbeat().rest();
     let found = events.wait();
     control.heartbeat().turn();
-    found.unwrap_or_default() // the next turn waits again
+    found.unwrap_or_default() // the next iteration waits again
 }
 
-/// Executes a command and replies. Only the first start or stop has an effect.
+/// Executes a command and replies. A stop also revokes a start that arrived in the same batch of commands. A start
+/// after a stop is refused.
 fn execute(
     command: &Command,
     answer: &AnswerDestination,
@@ -92,7 +94,7 @@ fn execute(
             Ok(None)
         }
         _ => {
-            let why = format!("container {} is created and not started", ready.record.plan.id);
+            let why = format!("container {} is not started; only start and stop are possible", ready.record.plan.id);
             Err(Refused::new(Reason::Precondition, why))
         }
     };

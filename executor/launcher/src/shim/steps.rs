@@ -1,11 +1,11 @@
 //! Executes the orders of [`executor_core::steps`] for a tree of actions: starts and stops processes, wipes files and
 //! writes to the log.
 //!
-//! Arguments, environment and files of a step are stored in the container's volume until the step begins. Then the shim
-//! sends a copy of the payload in a memory file to the step starter ([`starter`]), with views of the files that only
-//! the new process sees. The stored payload is wiped as soon as the program runs. The files are wiped after the process
-//! has exited and before its exit is reported. If a restart policy may run the process again, payload and files are
-//! kept until the last exit.
+//! The payload (arguments and environment) and the files of a step are stored in the container's volume. When the step
+//! begins, the shim sends a copy of the payload in a memory file to the step starter ([`starter`]), with views of the
+//! files that only the new process sees. The stored payload is wiped as soon as the program runs. The files are wiped
+//! after the process has exited and before its exit is reported. If a restart policy may run the process again, payload
+//! and files are kept until the last exit.
 
 pub(crate) mod pause;
 pub(crate) mod starter;
@@ -65,15 +65,15 @@ pub(super) struct RunningSteps {
 }
 
 struct StepProcess {
-    /// Pid and pidfd, when the process is in the container.
+    /// Pid and pidfd. `None` until the process is in the container.
     pid: Option<(i32, OwnedFd)>,
-    /// Copy of the payload, until the program runs.
+    /// Copy of the payload. `None` after the program was executed.
     payload: Option<MemFile>,
     /// True after the process has executed its program.
     runs: bool,
     cancelled: bool,
     /// True if the process was sent the stop signal, or its grace period is zero.
-    reported: bool,
+    is_stopping: bool,
     /// Time at which the process is sent SIGKILL.
     kill_at: Option<Instant>,
     /// True if the process was sent SIGKILL at the end of its grace period.
@@ -84,7 +84,7 @@ impl RunningSteps {
     /// Creates the steps and forks the step starter.
     ///
     /// # Errors
-    /// Returns an error if no process or descriptor is left.
+    /// Returns an error if the step starter cannot be forked.
     pub(super) fn prepare(
         host: &Host,
         filter: &Arc<Filter>,
@@ -116,7 +116,7 @@ impl RunningSteps {
     }
 
     /// Returns the descriptor on which messages of the step starter arrive.
-    pub(super) fn news(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn starter_fd(&self) -> Option<BorrowedFd<'_>> {
         self.starter.as_ref().map(Starter::as_fd)
     }
 
@@ -143,7 +143,7 @@ impl RunningSteps {
         self.timers.iter_mut().for_each(|(at, _)| *at += time);
     }
 
-    /// Signals the process with this path or, without a path, all running processes. Returns true if a process was
+    /// Signals the running process with this id or, without an id, all running processes. Returns true if a process was
     /// signaled.
     pub(super) fn signal(&self, processes: &[PlannedProcess], id: Option<&str>, signal: i32) -> bool {
         let named = |index: usize| id.is_none_or(|id| processes.get(index).is_some_and(|process| process.id == id));
@@ -155,7 +155,8 @@ impl RunningSteps {
         found
     }
 
-    /// Returns the result of the completed tree: the exit status of the container, and the failure.
+    /// Returns the exit status and the failure of the container. Returns `None` until the tree is complete and all its
+    /// processes have exited.
     pub(super) fn conclusion(&self) -> Option<(Option<Exit>, Option<Failure>)> {
         let conclusion = self.steps.conclusion().filter(|_| self.processes.is_empty())?;
         let failure = |message| Failure { kind: FailureKind::Action, message, errno: conclusion.errno };
@@ -178,7 +179,7 @@ impl StepProcess {
 
     /// Kills the process and its process group.
     fn kill(&mut self) {
-        self.killed = self.reported;
+        self.killed = self.is_stopping;
         self.signal(libc::SIGKILL);
         if let Some((pid, pidfd)) = &self.pid {
             let _ = process::kill_group(pidfd.as_fd(), *pid); // best effort
@@ -187,7 +188,7 @@ impl StepProcess {
 
     /// Sends the stop signal and sets the time of SIGKILL. If the grace period is zero, only SIGKILL is sent.
     fn stop_with(&mut self, signal: i32, grace: Duration) {
-        self.reported = true;
+        self.is_stopping = true;
         if grace.is_zero() {
             self.kill_at = Some(Instant::now());
         } else {
@@ -213,11 +214,11 @@ impl Ready {
     }
 
     /// Handles the messages of the step starter.
-    pub(super) fn take_news(&mut self, host: &Host) {
+    pub(super) fn handle_starter_events(&mut self, host: &Host) {
         loop {
             let Some(running) = &mut self.steps else { return };
-            match running.starter.as_ref().map(Starter::news) {
-                Some(Ok(Some((news, fd)))) => self.drive(host, |running, site| running.take(news, fd, site)),
+            match running.starter.as_ref().map(Starter::recv) {
+                Some(Ok(Some((event, fd)))) => self.drive(host, |running, site| running.handle(event, fd, site)),
                 Some(Ok(None)) | None => return,
                 Some(Err(error)) => {
                     let id = self.record.plan.id.as_str();
@@ -249,12 +250,12 @@ impl Ready {
         }
     }
 
-    /// Handles expired timers of steps and ended grace periods.
-    pub(super) fn attend_steps(&mut self, host: &Host) {
+    /// Handles expired timers of steps, and kills processes whose grace period has ended.
+    pub(super) fn handle_step_timers(&mut self, host: &Host) {
         let (now, at) = (Instant::now(), now());
         let Some(running) = &mut self.steps else { return };
         for process in running.processes.values_mut().filter(|process| process.kill_at.is_some_and(|at| at <= now)) {
-            // A process that is still being created is killed when it is in the container.
+            // A process that is still being created is killed later, when it is in the container.
             if process.pid.is_some() {
                 process.kill_at = None;
                 process.kill();
@@ -267,8 +268,8 @@ impl Ready {
         }
     }
 
-    /// Stops the current run as a failure with this reason, so that the action runs again. Returns `false` if the
-    /// restart policy permits no further run.
+    /// Stops the current run as a failure with this reason, so that the action runs again. Returns true if the restart
+    /// policy permits another run.
     pub(super) fn run_again_for(&mut self, host: &Host, reason: &str) -> bool {
         let mut permitted = false;
         self.drive(host, |running, _| {
@@ -331,7 +332,7 @@ impl RunningSteps {
                         payload: Some(payload),
                         runs: false,
                         cancelled: false,
-                        reported: false,
+                        is_stopping: false,
                         kill_at: None,
                         killed: false,
                     };
@@ -377,7 +378,8 @@ impl RunningSteps {
         self.steps.transfer_began(transfer)
     }
 
-    /// Continues after the completion of a transfer.
+    /// Continues the tree after a transfer has completed, failed or been cancelled. Does nothing if the transfer does
+    /// not run.
     fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &StepContext<'_>) -> Vec<StepOrder> {
         if self.transfer_began(transfer).is_none() {
             return Vec::new();
@@ -401,7 +403,7 @@ impl RunningSteps {
         let starter = self.starter.as_ref().ok_or_else(|| io::Error::other(NO_STARTER))?;
         let views = volume.step_views(index, mounts.len())?;
         let ids = site.record.id_map();
-        let stdio = site.log.ends_of(index, plan, (ids.to_host(user.uid), ids.to_host(user.gid)))?;
+        let stdio = site.log.step_stdio(index, plan, (ids.to_host(user.uid), ids.to_host(user.gid)))?;
         let stored = volume.step_payload(index)?;
         let mut payload = MemFile::create("executor-step", stored.len())?;
         let mut read = Ok(());
@@ -415,8 +417,8 @@ impl RunningSteps {
         }
     }
 
-    fn take(&mut self, news: StarterEvent, fd: Option<OwnedFd>, site: &mut StepContext<'_>) -> Vec<StepOrder> {
-        match news {
+    fn handle(&mut self, event: StarterEvent, fd: Option<OwnedFd>, site: &mut StepContext<'_>) -> Vec<StepOrder> {
+        match event {
             StarterEvent::Made { process: index, pid } => {
                 let (signal, grace) = (self.stop_signal, self.grace);
                 if let (Some(process), Some(pidfd)) = (self.processes.get_mut(&index), fd) {
@@ -424,8 +426,9 @@ impl RunningSteps {
                     if process.cancelled && ends_without_handler(signal) {
                         process.stop_with(signal, grace);
                     } else if process.cancelled {
-                        // This signal would be lost, because the process has not executed its program yet. Kill the
-                        // process, unless the next message reports that the program runs.
+                        // The program may handle this signal, but is not executed yet, and by default the signal does
+                        // not terminate a process. Kill the process, unless the next message reports that the program
+                        // runs.
                         process.kill_at = Some(Instant::now());
                     }
                 }
@@ -442,7 +445,7 @@ impl RunningSteps {
                     let pid = process.pid.as_ref().map_or(0, |(pid, _)| *pid);
                     self.steps.started(index, pid, now());
                     // The process was cancelled while it was being created.
-                    if process.cancelled && !process.reported {
+                    if process.cancelled && !process.is_stopping {
                         process.stop_with(signal, grace);
                     }
                 }
@@ -480,7 +483,7 @@ impl RunningSteps {
         self.steps.ended(index, RunEnd::NotStarted { why, errno }, now())
     }
 
-    /// Wipes the secrets of processes that will not run again.
+    /// Wipes the secrets of processes that will not run again, and the URLs of transfers that will not start again.
     fn wipe_done(&mut self, site: &mut StepContext<'_>) {
         let (done, ended) = std::mem::take(&mut self.ended).into_iter().partition(|index| self.steps.is_done(*index));
         self.ended = ended;
@@ -502,7 +505,7 @@ impl RunningSteps {
         }
     }
 
-    /// Wipes the copy of a payload for the step starter.
+    /// Wipes the copy of a payload that was made for the step starter.
     fn wipe_copy(&mut self, index: usize, site: &StepContext<'_>) {
         if let Some(payload) = self.processes.get_mut(&index).and_then(|process| process.payload.take()) {
             wipe(&payload, site.record);

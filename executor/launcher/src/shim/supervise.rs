@@ -45,7 +45,7 @@ const TARGET_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     InitEnded,
-    /// A signal arrived: SIGCHLD, or a signal that terminates the shim.
+    /// A signal arrived: SIGCHLD after the exit of a child, or SIGTERM or SIGINT at host shutdown.
     Signal,
     /// Output of the process is readable.
     Output,
@@ -61,7 +61,7 @@ enum Event {
 pub(super) type SupervisionEnd = (Option<Exit>, Option<Failure>);
 
 /// Runs until the container's processes have exited and all their output was read. Returns the exit and, if the
-/// container was stopped, the end of the grace period.
+/// container was stopped, the time at which the grace period ends.
 pub(super) fn run_to_exit(
     host: &Host,
     ready: &mut Ready,
@@ -97,7 +97,7 @@ pub(super) fn run_to_exit(
                 control.answer(&answer, result);
             }
         }
-        control.tidy();
+        control.remove_closed();
         if !late {
             stop_at = kill_at.or(stop_at);
         }
@@ -105,21 +105,21 @@ pub(super) fn run_to_exit(
             ready.log.pump();
         }
         ready.log.flush_idle();
-        if update::warn(&mut ready.record, &ready.log.news_of_masking()) {
+        if update::warn(&mut ready.record, &ready.log.new_masking_warnings()) {
             save(ready);
-            control.reached(ready.record.state);
+            control.report_state(ready.record.state);
         }
         if has(Event::Client) || ready.log.clients_due().is_some_and(|at| at <= Instant::now()) {
-            ready.log.attend_clients();
+            ready.log.poll_clients();
         }
         update::wipe_due(ready);
         if ready.paused.is_none() {
             if has(Event::Steps) {
-                ready.take_news(host);
+                ready.handle_starter_events(host);
             }
-            ready.attend_steps(host);
+            ready.handle_step_timers(host);
         }
-        report_of_steps(ready, control, &mut reported);
+        report_steps(ready, control, &mut reported);
         if !ending && ready.steps.as_ref().is_some_and(|steps| steps.conclusion().is_some()) {
             // The kernel kills leftover processes when init exits.
             signal_init(ready, libc::SIGKILL);
@@ -144,7 +144,8 @@ pub(super) fn run_to_exit(
         ready.abandon_steps(host);
     }
     if !ready.record.plan.owns_processes() {
-        // The pid namespace still exists. Kill leftover processes before the secrets are wiped.
+        // The container has no pid namespace of its own, so its other processes survive init. Kill them before the
+        // secrets are wiped.
         if let Err(error) = host.hierarchies.kill_all(&ready.record.cgroup, STEPS_EXIT_TIMEOUT) {
             log::line(
                 Level::Error,
@@ -173,14 +174,15 @@ pub(super) fn run_to_exit(
 }
 
 /// Returns the failure of a container that was killed because the first process of the joined PID namespace exited.
-/// Called after the container's init was reaped, because the kernel destroys the namespace only then.
+/// Call this after the container's init was reaped: the kernel completes the exit of the first process only after all
+/// other processes of the namespace were reaped.
 fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
     let (target, id) = ready.target.as_ref().zip(ready.record.plan.isolation.pid_of.as_ref())?;
     let was_killed = exit == Exit::Signal(libc::SIGKILL) && !ready.record.stopped;
     if !was_killed || !readable_by(target, Instant::now() + TARGET_EXIT_TIMEOUT).unwrap_or(false) {
         return None;
     }
-    let message = format!("the container {id}, whose PID namespace this container had joined (pid_of), exited");
+    let message = format!("container {id} has exited; this container had joined its PID namespace (pid_of)");
     Some(Failure { kind: FailureKind::TargetEnded, message, errno: 0 })
 }
 
@@ -201,8 +203,8 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<I
     events.read(signals.as_fd(), Event::Signal);
     // While the container is paused, nothing is started and no timer of a step expires.
     let steps = ready.steps.as_ref().filter(|_| ready.paused.is_none());
-    if let Some(news) = steps.and_then(RunningSteps::news) {
-        events.read(news, Event::Steps);
+    if let Some(starter) = steps.and_then(RunningSteps::starter_fd) {
+        events.read(starter, Event::Steps);
     }
     ready.log.register_output(&mut events, Event::Output);
     control.register(&mut events, Event::Control);
@@ -213,7 +215,7 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<I
     control.heartbeat().rest();
     let ready = events.wait();
     control.heartbeat().turn();
-    ready.unwrap_or_default() // the next turn waits again
+    ready.unwrap_or_default() // the next iteration waits again
 }
 
 fn execute(
@@ -262,13 +264,13 @@ fn execute(
         Command::Start => Ok(None),
         Command::Stop(asked) => {
             if asked.signal != 0 {
-                is_signal(asked.signal)?;
+                check_signal(asked.signal)?;
             }
             stop(host, ready, control, (Duration::from_millis(asked.grace_ms), asked.signal), kill_at);
             Ok(None)
         }
         Command::Signal(Signal { process_id, signal }) => {
-            is_signal(signal)?;
+            check_signal(signal)?;
             if ready.paused.is_some() && signal == libc::SIGCONT {
                 let why =
                     format!("container {} is paused: SIGCONT would resume some of its processes", ready.record.plan.id);
@@ -280,32 +282,32 @@ fn execute(
         Command::UpdateEgress(fds) => {
             control.heartbeat().start(egress::APPLY_TIMEOUT);
             egress::execute(host, ready, fds)?;
-            // The daemon reads the new record before it reads the reply.
-            control.reached(ready.record.state);
+            // Report before the reply, so that the daemon reads the new record first.
+            control.report_state(ready.record.state);
             Ok(None)
         }
         Command::UpdateLimits(update) => {
             limits::update(host, ready, &update)?;
-            control.reached(ready.record.state);
+            control.report_state(ready.record.state);
             Ok(None)
         }
         Command::ReopenLog => ready.log.reopen_file(host).map(|()| None),
         Command::Pause => {
             control.heartbeat().start(pause::SUSPEND_TIMEOUT);
             ready.pause(host)?;
-            control.reached(ready.record.state);
+            control.report_state(ready.record.state);
             Ok(None)
         }
         Command::Resume => {
             ready.resume(host);
-            control.reached(ready.record.state);
+            control.report_state(ready.record.state);
             Ok(None)
         }
         Command::UpdateFiles(update) => {
             let signal = update.signal;
             update::execute(host, ready, update)?;
-            // The daemon reads the new record before it reads the reply.
-            control.reached(ready.record.state);
+            // Report before the reply, so that the daemon reads the new record first.
+            control.report_state(ready.record.state);
             if signal != 0 {
                 let _ = signal_process(ready, MAIN_PROCESS, signal); // the process may not run
             }
@@ -314,15 +316,15 @@ fn execute(
     }
 }
 
-/// Refuses a number that is not a signal.
-fn is_signal(signal: i32) -> Result<(), Refused> {
+/// Returns a refusal if the number is not a signal.
+fn check_signal(signal: i32) -> Result<(), Refused> {
     if u32::try_from(signal).is_ok_and(|number| (1..=SIGNAL_MAX).contains(&number)) {
         return Ok(());
     }
     Err(Refused::new(Reason::Invalid, format!("signal {signal} is invalid; use 1 to {SIGNAL_MAX}")))
 }
 
-/// Stops the container on behalf of a client.
+/// Stops the container on behalf of a client or at host shutdown, and records that the container was stopped.
 fn stop(host: &Host, ready: &mut Ready, control: &mut Control, by: (Duration, i32), kill_at: &mut Option<Instant>) {
     ready.record.stopped |= ready.record.state < State::Stopping;
     terminate(host, ready, control, by, kill_at);
@@ -344,26 +346,27 @@ fn terminate(
     if first {
         ready.record.state = State::Stopping;
         save(ready);
-        control.reached(State::Stopping);
+        control.report_state(State::Stopping);
     }
     let asked = if signal == 0 { ready.record.plan.stop_signal.cast_signed() } else { signal };
     ready.cancel_steps(host, grace, first.then_some(asked));
     if first && !grace.is_zero() && ready.steps.is_none() {
-        signal_init(ready, if is_kept_from_init(host, ready, asked) { libc::SIGKILL } else { asked });
+        signal_init(ready, if kernel_drops_signal(host, ready, asked) { libc::SIGKILL } else { asked });
     }
 }
 
-/// Returns true if init is the container's only process and has no handler for this signal.
+/// Returns true if init is the container's only process and this signal would terminate a normal process, but not init.
 ///
-/// The kernel drops such a signal for the first process of a pid namespace, so the container would not exit within the
-/// grace period.
-fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
+/// The kernel drops a signal for the first process of a pid namespace if that process has no handler, so the container
+/// would not exit within the grace period.
+fn kernel_drops_signal(host: &Host, ready: &Ready, signal: i32) -> bool {
     let alone = ready.record.plan.owns_processes() && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
     alone && ends_without_handler(signal) && has_default_action(&status, signal)
 }
 
-/// Signals a process of the container. In a tree of actions, [`MAIN_PROCESS`] means all running processes.
+/// Signals the process of the container with this id. In a tree of actions, [`MAIN_PROCESS`] means all running
+/// processes.
 fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
     let is_main = id == MAIN_PROCESS;
     let found = match &ready.steps {
@@ -381,10 +384,10 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
 
 /// Reports the state after a step has started or exited or a restart was scheduled, so that the daemon reads the
 /// record.
-fn report_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
+fn report_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
     if (&ready.record.steps, &ready.record.restarts) != (&reported.0, &reported.1) {
         *reported = (ready.record.steps.clone(), ready.record.restarts.clone());
-        control.reached(ready.record.state);
+        control.report_state(ready.record.state);
     }
 }
 

@@ -1,11 +1,11 @@
-//! Runs a warm container: a shim with a waiting init in its own cgroup and namespaces. A warm container can become any
-//! container.
+//! Runs a warm container: a shim with a waiting init in its own cgroup and namespaces. A launch turns a warm container
+//! into the requested container, if the plan permits that.
 //!
 //! ```text
 //! fork from the launcher
-//!   make       ids, cgroup, libcontainer on a skeleton root; init waits       (WarmContainer::make)
-//!   wait       for a launch over the lifeline; exits if the lifeline closes   (wait)
-//!   become     limits, root file system, user; init is the container's        (WarmContainer::become_container)
+//!   make       creates ids, cgroup, namespaces, skeleton root; init waits     (WarmContainer::make)
+//!   wait       waits for a launch; exits if the lifeline closes               (wait)
+//!   become     sets limits, root, user; init then belongs to the container    (WarmContainer::become_container)
 //! ```
 //! A warm container has no information about the program that it will run, and is used only once. A warm container that
 //! a launch cannot use is stopped. The warm container's directory in RUN_DIR/shells keeps its name until the
@@ -63,7 +63,7 @@ const LAUNCH_MAX: usize = 8192;
 /// Message of a warm container that is ready for use.
 pub(crate) const READY: &[u8] = b"ready";
 /// Message that acknowledges a launch, sent before anything is changed for the container.
-pub(crate) const BEGUN: &[u8] = b"begun";
+pub(crate) const STARTED: &[u8] = b"begun";
 
 /// Parameters of a warm container.
 pub(crate) struct WarmInput {
@@ -75,7 +75,7 @@ pub(crate) struct WarmInput {
     pub launcher: u32,
     /// Heartbeat, used after the warm container has received a launch.
     pub heartbeat: Heartbeat,
-    /// True if the warm container is to be attached to the warm pool's network.
+    /// True if the warm container must be attached to the warm pool's network.
     pub on_network: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct WarmContainer {
     ids: Rc<Ids>,
     created: Created,
     identity: ProcessIdentity,
-    /// Directories of the future container, until the container takes them.
+    /// Directories for the future container. `None` after a launch has renamed them.
     premade: Option<Premade>,
     /// Attachment to a network, if there is one.
     network: Option<WarmNetwork>,
@@ -128,7 +128,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, input: WarmInput, lifeline:
             match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, heartbeat))) {
                 Ok(launch) => super::run_container(host, filter, launch, lifeline, (Some(warm), signals)),
                 Err(error) => {
-                    log::line(Level::Error, "", format_args!("a warm container received no launch: {error}"));
+                    log::line(Level::Error, "", format_args!("a warm container cannot accept a launch: {error}"));
                     warm.discard(host);
                     1
                 }
@@ -195,7 +195,7 @@ fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8
 
 /// Acknowledges a launch. Succeeds even if the launcher has exited.
 fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
-    match lifeline.send(BEGUN, &[]) {
+    match lifeline.send(STARTED, &[]) {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
         sent => sent,
     }
@@ -232,7 +232,7 @@ impl WarmContainer {
     #[inline(never)] // as in [`super::setup::prepare::prepare`]
     fn make(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, input: (u32, bool)) -> Result<Self, Refused> {
         let own = process::lower_priority().map_err(|error| failed("cannot lower the priority", &error))?;
-        let warm = Self::make_now(host, filter, place, input)?;
+        let warm = Self::try_to_make(host, filter, place, input)?;
         let init = warm.init();
         let restored = own.map_or(Ok(()), |own| {
             process::set_priority(init, own).and_then(|()| process::set_priority(std::process::id() as i32, own))
@@ -246,7 +246,7 @@ impl WarmContainer {
         }
     }
 
-    fn make_now(
+    fn try_to_make(
         host: &Host,
         filter: &Arc<Filter>,
         place: &WarmPaths,
@@ -291,7 +291,7 @@ impl WarmContainer {
                 return Err(refused);
             }
         };
-        // Reap the process that created the user namespace. This process has exited or is about to exit.
+        // Reap the child that created the user namespace. The child has exited or is about to exit.
         for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
             let _ = process::wait_for(pid);
         }
@@ -327,7 +327,7 @@ impl WarmContainer {
         self.premade.take()
     }
 
-    /// Returns true if a plan can use this warm container with its network.
+    /// Returns true if a plan can use the network attachment of this warm container, or there is none.
     pub(super) fn fits_network(&self, host: &Host, plan: &Plan) -> bool {
         self.network.is_none() || plan.own_network().is_some_and(|name| network::is_warm_network(host, name))
     }
@@ -359,8 +359,8 @@ impl WarmContainer {
         host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("cannot set the limits", &error))
     }
 
-    /// Makes this a container whose init waits for its start. If `at_once` is true, init receives the command together
-    /// with the payload, at the start.
+    /// Turns the warm container into a container whose init waits for its start. If `at_once` is true, the activation
+    /// command is sent later, together with the payload, at the start.
     ///
     /// # Errors
     /// Returns a refusal if a step of init fails.

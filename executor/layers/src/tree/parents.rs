@@ -7,7 +7,7 @@ use executor_tar::Xattrs;
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::{Marks, OVERLAY, XATTR_MAX, held, marks_of, open_beneath, xattr_names};
+use super::{Marks, OVERLAY, XATTR_MAX, marks_of, open_beneath, proc_path, xattr_names};
 use crate::UnpackError;
 use crate::error::Context;
 
@@ -100,7 +100,7 @@ impl Parents {
 
 /// Returns the extended attributes of an entry, without the attributes of overlayfs.
 pub(super) fn attributes(dir: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
-    let path = held(dir, name);
+    let path = proc_path(dir, name);
     let mut found = Vec::new();
     for attribute in xattr_names(|buffer| rustix::fs::llistxattr(path.as_slice(), buffer))? {
         if attribute.starts_with(OVERLAY) {

@@ -15,7 +15,7 @@ use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
 /// Content of the file outside the store.
-const SENTINEL: &str = "nobody writes here";
+const SENTINEL: &str = "this content must not change";
 
 /// An archive that is being built.
 pub(crate) struct Layer(Builder<Vec<u8>>);
@@ -158,14 +158,14 @@ impl Sandbox {
         blob: File,
     ) -> Result<DiffId, UnpackError> {
         let (store, limits, devices, parents) = (self.store.clone(), self.limits, self.devices, parents.to_vec());
-        apart(move || {
+        in_mount_namespace(move || {
             let request = Request { diff_id, compression, blob, parents: &parents, limits, devices };
             request.prepare(&store)?.run().map(|()| diff_id)
         })
     }
 
     /// Lists everything outside the layers' trees. The list must not change.
-    pub(crate) fn surroundings(&self) -> BTreeMap<PathBuf, TreeEntry> {
+    pub(crate) fn list_outside(&self) -> BTreeMap<PathBuf, TreeEntry> {
         let mut all = listing(self.path());
         all.retain(|path, _| !path.starts_with("layers/sha256") && !path.starts_with("jail/root"));
         for item in all.values_mut() {
@@ -177,7 +177,7 @@ impl Sandbox {
     /// Returns the merged tree that a container would see.
     pub(crate) fn merged(&self, layers: &[DiffId]) -> BTreeMap<PathBuf, TreeEntry> {
         let (store, layers, dir) = (self.store.clone(), layers.to_vec(), self.path().to_owned());
-        apart(move || {
+        in_mount_namespace(move || {
             // The kernel requires two layers, so empty directories are added at the bottom.
             let at = tempfile::tempdir().unwrap();
             let below = [tempfile::tempdir_in(&dir).unwrap(), tempfile::tempdir_in(&dir).unwrap()];
@@ -192,7 +192,7 @@ impl Sandbox {
     }
 
     /// Unpacks archives on top of each other without any checks.
-    pub(crate) fn naive(&self, archives: &[&[u8]]) {
+    pub(crate) fn unpack_unchecked(&self, archives: &[&[u8]]) {
         let root = self.path().join("jail/root");
         fs::create_dir(&root).unwrap();
         for archive in archives {
@@ -231,7 +231,7 @@ pub(crate) fn diff_id(archive: &[u8]) -> DiffId {
 }
 
 /// Runs `act` in a separate mount namespace.
-pub(crate) fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn in_mount_namespace<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
@@ -317,22 +317,22 @@ fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Runs an attack on this crate and on an unpacker that trusts its input. Asserts that this crate changes nothing
-/// outside of the layer's tree. Returns the result of this crate and the tree. The control: the other unpacker changes
-/// something outside of the tree.
+/// outside of the layer's tree. Returns the result of this crate and the tree. The control: the unchecked unpacker
+/// changes something outside of the tree.
 pub(crate) fn attack(
     layers: impl Fn(&Sandbox) -> Vec<Vec<u8>>,
 ) -> (Result<(), UnpackError>, BTreeMap<PathBuf, TreeEntry>) {
     let sandbox = Sandbox::new();
     let archives = layers(&sandbox);
-    let before = sandbox.surroundings();
+    let before = sandbox.list_outside();
     let mut unpacked = Vec::new();
     let result = archives.iter().try_for_each(|archive| {
         unpacked.push(sandbox.unpack(&unpacked, archive)?);
         Ok(())
     });
-    assert_eq!(sandbox.surroundings(), before, "something outside has changed");
+    assert_eq!(sandbox.list_outside(), before, "something outside has changed");
     let tree = sandbox.merged(&unpacked);
-    sandbox.naive(&archives.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    assert_ne!(sandbox.surroundings(), before, "the control changed nothing: the harness would see no escape");
+    sandbox.unpack_unchecked(&archives.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    assert_ne!(sandbox.list_outside(), before, "the control changed nothing: the harness would see no escape");
     (result, tree)
 }

@@ -28,7 +28,7 @@ fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut executor_t
         let mut limits = Limits::default();
         set(&mut limits.archive, limit);
         let sandbox = sandbox(limits);
-        let before = sandbox.surroundings();
+        let before = sandbox.list_outside();
         match sandbox.unpack(&[], archive) {
             Ok(_) if fits => continue,
             Err(UnpackError::Archive(TarError::Limit { what: reported, found, limit: at, .. })) if !fits => {
@@ -38,7 +38,7 @@ fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut executor_t
             other => panic!("{what}, {limit}: {other:?}"),
         }
         assert!(!sandbox.store.has(&diff_id(archive), &[]));
-        assert_eq!(sandbox.surroundings(), before, "a partial layer is left");
+        assert_eq!(sandbox.list_outside(), before, "a partial layer is left");
     }
 }
 

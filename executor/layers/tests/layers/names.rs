@@ -175,7 +175,7 @@ fn dev_devices_are_skipped_and_reported() {
         tree.keys().filter(|path| path.starts_with("dev") && **path != Path::new("dev")).collect();
     assert_eq!(below, Vec::<&PathBuf>::new());
     let reported = sandbox.store.warning(&layer, &[]).unwrap();
-    let expected = "4 devices below /dev skipped, because each container has its own /dev: dev/console, dev/core, dev/null, dev/sda";
+    let expected = "4 devices below /dev were skipped, because each container has its own /dev: dev/console, dev/core, dev/null, dev/sda";
     assert_eq!(reported, format!("layer {layer}: {expected}"));
     assert_eq!(sandbox.store.open(&[layer]).unwrap().warnings, [reported]);
 

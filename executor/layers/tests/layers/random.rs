@@ -42,7 +42,7 @@ fn archive(random: &mut Random, outside: &str) -> Vec<u8> {
 #[test]
 fn nothing_outside_changes_whatever_is_unpacked() {
     let sandbox = Sandbox::new();
-    let before = sandbox.surroundings();
+    let before = sandbox.list_outside();
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let (mut unpacked, mut refused) = (0, 0);
     for _ in 0..300 {
@@ -61,6 +61,6 @@ fn nothing_outside_changes_whatever_is_unpacked() {
         assert!(sandbox.store.left_over().unwrap().is_empty());
         sandbox.merged(&layers);
     }
-    assert_eq!(sandbox.surroundings(), before);
+    assert_eq!(sandbox.list_outside(), before);
     assert!(unpacked > 100 && refused > 100, "{unpacked} unpacked, {refused} refused");
 }

@@ -10,8 +10,8 @@
 //!   forms too.
 //!
 //! A form of more than 240 bytes is cut evenly into pieces, and each piece is masked separately. This keeps comparisons
-//! short and the number of held bytes small. If a long value is printed in part, less than a piece at each end is not
-//! masked.
+//! short and the number of held bytes small. If only a part of a long value is printed, less than one piece at each end
+//! of the part remains unmasked.
 
 use super::encode::{BASE64, JSON, Json, PERCENT, Percent, base64};
 use super::pieces::{BufferFull, CUT, Forms};
@@ -55,7 +55,7 @@ impl Forms {
         if style.keeps(value) {
             return Ok(()); // the same as the value itself, which was already written
         }
-        let (mark, start) = (self.mark(), self.bytes.len());
+        let (checkpoint, start) = (self.checkpoint(), self.bytes.len());
         let mut encoded_lines = Vec::new();
         let mut done = 0;
         for (from, to) in lines {
@@ -67,7 +67,7 @@ impl Forms {
         }
         style.write(&value[done..], self)?;
         if self.is_known(start, written) {
-            self.take_back(mark);
+            self.roll_back(checkpoint);
             return Ok(());
         }
         written.push((start, self.bytes.len()));
@@ -138,13 +138,13 @@ struct Base64<'a> {
 
 impl Base64<'_> {
     fn add(&self, forms: &mut Forms, written: &mut Vec<Span>) -> Result<(), BufferFull> {
-        let (mark, start) = (forms.mark(), forms.bytes.len());
+        let (checkpoint, start) = (forms.checkpoint(), forms.bytes.len());
         if self.value.len() > forms.room {
             return Err(BufferFull);
         }
         base64(self.alphabet, self.bytes(0), forms)?;
         if forms.is_known(start, written) {
-            forms.take_back(mark);
+            forms.roll_back(checkpoint);
             return Ok(());
         }
         let end = forms.bytes.len();

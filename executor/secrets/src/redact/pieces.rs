@@ -118,22 +118,22 @@ impl Forms {
         &mut self,
         add: impl FnOnce(&mut Self) -> Result<(), BufferFull>,
     ) -> Result<(), BufferFull> {
-        let mark = self.mark();
+        let checkpoint = self.checkpoint();
         let outcome = add(self);
         if outcome.is_err() {
-            self.take_back(mark);
+            self.roll_back(checkpoint);
         }
         outcome
     }
 
-    pub(super) fn mark(&self) -> FormsCheckpoint {
+    pub(super) fn checkpoint(&self) -> FormsCheckpoint {
         FormsCheckpoint { bytes: self.bytes.len(), pieces: self.pieces.len(), room: self.room }
     }
 
-    pub(super) fn take_back(&mut self, mark: FormsCheckpoint) {
-        self.bytes[mark.bytes..].fill(0);
-        self.bytes.truncate(mark.bytes);
-        self.pieces.truncate(mark.pieces);
-        self.room = mark.room;
+    pub(super) fn roll_back(&mut self, checkpoint: FormsCheckpoint) {
+        self.bytes[checkpoint.bytes..].fill(0);
+        self.bytes.truncate(checkpoint.bytes);
+        self.pieces.truncate(checkpoint.pieces);
+        self.room = checkpoint.room;
     }
 }

@@ -87,14 +87,14 @@ pub(super) fn merge(made: BorrowedFd<'_>, shown: BorrowedFd<'_>) -> io::Result<(
 /// directories get the generation's permissions.
 pub(super) fn prune(generation: BorrowedFd<'_>, shown: BorrowedFd<'_>, aside: BorrowedFd<'_>) -> io::Result<()> {
     let mut number = 0;
-    alike(generation, shown, Path::new(""))?;
+    copy_access(generation, shown, Path::new(""))?;
     let mut todo = vec![PathBuf::new()];
     while let Some(dir) = todo.pop() {
         for (name, kind) in entries(shown, &dir)? {
             let path = dir.join(name);
             match (kind, kind_of(generation, &path)?) {
                 (FileType::Directory, Some(FileType::Directory)) => {
-                    alike(generation, shown, &path)?;
+                    copy_access(generation, shown, &path)?;
                     todo.push(path);
                 }
                 (FileType::Symlink, Some(FileType::RegularFile)) => {}
@@ -153,7 +153,7 @@ fn make_like(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Re
     missing.reverse();
     for path in missing {
         match mkdirat(root, path, Mode::RWXU) {
-            Ok(()) => alike(model, root, path)?,
+            Ok(()) => copy_access(model, root, path)?,
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -162,12 +162,12 @@ fn make_like(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Re
 }
 
 /// Copies owner and mode of a directory from the same path in `model`.
-pub(super) fn alike(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+pub(super) fn copy_access(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
     if (wanted.st_mode, wanted.st_uid, wanted.st_gid) == (is.st_mode, is.st_uid, is.st_gid) {
         return Ok(());
     }
-    give(root, path, wanted.st_uid, Access { mode: wanted.st_mode & 0o777, gid: wanted.st_gid })
+    set_access(root, path, wanted.st_uid, Access { mode: wanted.st_mode & 0o777, gid: wanted.st_gid })
 }
 
 /// Adds the permissions of the same directory in `model`, and removes none: for a moment both trees are in use.
@@ -175,10 +175,10 @@ fn widen(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result
     let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
     let shared = (wanted.st_mode | is.st_mode) & 0o777;
     let mode = if wanted.st_gid != is.st_gid && shared & 0o077 != 0 { shared | OPEN_TO_ALL } else { shared };
-    if mode == is.st_mode & 0o777 { Ok(()) } else { give(root, path, is.st_uid, Access { mode, gid: is.st_gid }) }
+    if mode == is.st_mode & 0o777 { Ok(()) } else { set_access(root, path, is.st_uid, Access { mode, gid: is.st_gid }) }
 }
 
-fn give(root: BorrowedFd<'_>, path: &Path, uid: u32, access: Access) -> io::Result<()> {
+fn set_access(root: BorrowedFd<'_>, path: &Path, uid: u32, access: Access) -> io::Result<()> {
     let dir = openat(root, or_itself(path), DIRECTORY_FLAGS, Mode::empty())?;
     own(dir.as_fd(), uid, access)
 }

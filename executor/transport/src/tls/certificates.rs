@@ -152,8 +152,7 @@ impl Validity {
     }
 }
 
-/// Certificates and key for handshakes. When they are replaced, the certificates of connected callers are verified
-/// again.
+/// Certificates and key for handshakes. After a replacement, the certificates of connected callers are verified again.
 pub struct Certificates<R> {
     files: TlsFiles,
     /// Name of the setting for [`TlsFiles::client_ca`], used in messages.
@@ -195,7 +194,7 @@ impl<R: CertificatePolicy> Certificates<R> {
         let contents = Contents::read(&files)?;
         let current = configuration(&files, contents, &provider, &rules, &refused)?;
         if let Some(trouble) = current.validity.trouble() {
-            tracing::error!("{}: {trouble}: clients will refuse it", files.certificate.display());
+            tracing::error!("{}: {trouble}: clients will refuse the certificate", files.certificate.display());
         }
         let current = Mutex::new(current);
         Ok(Self { files, ca_setting, rules, provider, current, refused, replaced: watch::Sender::new(()) })
@@ -239,7 +238,7 @@ impl<R: CertificatePolicy> Certificates<R> {
             }
             Err(error) => {
                 if current.reported.as_ref() != Some(&error) {
-                    tracing::error!("cannot load new certificates, the earlier ones stay in use: {error}");
+                    tracing::error!("cannot load new certificates, the previous certificates stay in use: {error}");
                     current.reported = Some(error);
                 }
             }

@@ -101,7 +101,7 @@ impl Session {
         Ok(&mut self.incoming[self.filled..])
     }
 
-    /// Processes bytes that were written into the space that [`Self::room`] returned. After an error, [`Self::waiting`]
+    /// Processes bytes that were written into the space that [`Self::room`] returned. After an error, [`Self::unsent`]
     /// may return an alert.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Session {
     }
 
     /// Returns the encrypted bytes that must be sent.
-    pub(super) fn waiting(&self) -> &[u8] {
+    pub(super) fn unsent(&self) -> &[u8] {
         &self.outgoing[self.sent..]
     }
 
@@ -347,12 +347,12 @@ mod tests {
     }
 
     fn recv(client: &mut ClientConnection, session: &mut Session) {
-        let mut waiting = session.waiting();
-        while !waiting.is_empty() {
-            client.read_tls(&mut waiting).unwrap();
+        let mut unsent = session.unsent();
+        while !unsent.is_empty() {
+            client.read_tls(&mut unsent).unwrap();
             let _ = client.process_new_packets();
         }
-        let all = session.waiting().len();
+        let all = session.unsent().len();
         session.sent(all);
     }
 
@@ -438,7 +438,7 @@ mod tests {
                 let given = give(&mut session, &bytes, piece);
                 if given.is_err() {
                     failed += 1;
-                    alerts += usize::from(!session.waiting().is_empty());
+                    alerts += usize::from(!session.unsent().is_empty());
                     assert!(
                         session.room().is_err() || session.received(0).is_err(),
                         "the failed session does not stay failed"

@@ -28,8 +28,8 @@ impl TlsStream {
 
     /// Writes encrypted bytes to the socket.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.session.waiting().is_empty() {
-            match ready!(Pin::new(&mut self.socket).poll_write(context, self.session.waiting()))? {
+        while !self.session.unsent().is_empty() {
+            match ready!(Pin::new(&mut self.socket).poll_write(context, self.session.unsent()))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => self.session.sent(written),
             }

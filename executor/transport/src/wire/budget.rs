@@ -7,7 +7,7 @@
 //! response streams per owner is limited, too.
 //!
 //! An owner is a host user, a container or a caller's identity. The host's root may use all free space, and part of the
-//! pool is reserved for it.
+//! pool is reserved for root.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,11 +95,11 @@ struct Shared {
     owners: Mutex<HashMap<u64, Weak<OwnerShare>>>,
     all: InUse,
     /// Part of `all` that owners other than root use.
-    guests: InUse,
+    non_root: InUse,
     /// Notified when space for responses is released.
     freed: Notify,
     /// Notified while a call waits because all owners together use up the space.
-    pressed: Notify,
+    pressure: Notify,
 }
 
 /// Amount used by all connections of an owner.
@@ -108,7 +108,7 @@ struct OwnerShare {
     is_root: bool,
     used: InUse,
     /// Notified while a call waits because its owner's share is used up.
-    pressed: Notify,
+    pressure: Notify,
 }
 
 /// Amount in use. Changed only under the lock of [`Shared::owners`].
@@ -164,9 +164,9 @@ impl AnswerBudget {
             shares,
             owners: Mutex::default(),
             all: InUse::default(),
-            guests: InUse::default(),
+            non_root: InUse::default(),
             freed: Notify::new(),
-            pressed: Notify::new(),
+            pressure: Notify::new(),
         }))
     }
 
@@ -175,7 +175,7 @@ impl AnswerBudget {
         let mut owners = locked(&self.0.owners);
         let share = owners.get(&owner).and_then(Weak::upgrade);
         let share =
-            share.unwrap_or_else(|| Arc::new(OwnerShare { is_root, used: InUse::default(), pressed: Notify::new() }));
+            share.unwrap_or_else(|| Arc::new(OwnerShare { is_root, used: InUse::default(), pressure: Notify::new() }));
         owners.retain(|_, share| share.strong_count() > 0);
         owners.insert(owner, Arc::downgrade(&share));
         drop(owners);
@@ -186,7 +186,7 @@ impl AnswerBudget {
 impl ConnectionBudget {
     /// Claims space from the connection, its owner and the socket. Returns the first level with too little free space.
     fn take(&self, more: Amount) -> Result<(), Full> {
-        let Shared { shares, owners, all, guests, .. } = &*self.all.0;
+        let Shared { shares, owners, all, non_root, .. } = &*self.all.0;
         let _changing = locked(owners);
         if !self.own.fits(more, Amount { bytes: CONNECTION, streams: usize::MAX }) {
             return Err(Full::Connection);
@@ -196,7 +196,7 @@ impl ConnectionBudget {
                 return Err(Full::Owner);
             }
             let Amount { bytes, streams } = shares.kept;
-            if !guests.fits(more, Amount { bytes: POOL.bytes - bytes, streams: POOL.streams - streams }) {
+            if !non_root.fits(more, Amount { bytes: POOL.bytes - bytes, streams: POOL.streams - streams }) {
                 return Err(Full::All);
             }
         }
@@ -207,7 +207,7 @@ impl ConnectionBudget {
         Ok(())
     }
 
-    fn give_back(&self, less: Amount) {
+    fn release(&self, less: Amount) {
         let changing = locked(&self.all.0.owners);
         self.levels(|level| level.subtract(less));
         drop(changing);
@@ -215,8 +215,8 @@ impl ConnectionBudget {
     }
 
     fn levels(&self, change: impl Fn(&InUse)) {
-        let guests = (!self.owner.is_root).then_some(&self.all.0.guests);
-        [Some(&*self.own), Some(&self.owner.used), guests, Some(&self.all.0.all)]
+        let non_root = (!self.owner.is_root).then_some(&self.all.0.non_root);
+        [Some(&*self.own), Some(&self.owner.used), non_root, Some(&self.all.0.all)]
             .into_iter()
             .flatten()
             .for_each(change);
@@ -226,9 +226,9 @@ impl ConnectionBudget {
     ///
     /// # Errors
     /// Returns a message for the client if there was no space in time.
-    async fn take_in_time(&self, bytes: usize) -> Result<(), String> {
+    async fn wait_and_take(&self, bytes: usize) -> Result<(), String> {
         let deadline = Instant::now() + SPACE_TIMEOUT;
-        let Shared { shares, freed, pressed, .. } = &*self.all.0;
+        let Shared { shares, freed, pressure, .. } = &*self.all.0;
         loop {
             let mut room = std::pin::pin!(freed.notified());
             room.as_mut().enable();
@@ -253,8 +253,8 @@ impl ConnectionBudget {
             }
             match full {
                 Full::Connection => {}
-                Full::Owner => self.owner.pressed.notify_waiters(),
-                Full::All => pressed.notify_waiters(),
+                Full::Owner => self.owner.pressure.notify_waiters(),
+                Full::All => pressure.notify_waiters(),
             }
             let _ = tokio::time::timeout(POLL_INTERVAL.min(deadline - now), room).await;
         }
@@ -270,7 +270,7 @@ impl ConnectionBudget {
             AnswerKind::Small => {}
             AnswerKind::Large => {
                 amount.bytes = LARGE;
-                self.take_in_time(LARGE).await?;
+                self.wait_and_take(LARGE).await?;
             }
             AnswerKind::Stream => {
                 amount.streams = 1;
@@ -293,8 +293,8 @@ impl ConnectionBudget {
     pub async fn stalled(&self, unread: impl Fn() -> (usize, Instant)) -> usize {
         loop {
             tokio::select! {
-                () = self.all.0.pressed.notified() => {}
-                () = self.owner.pressed.notified() => {}
+                () = self.all.0.pressure.notified() => {}
+                () = self.owner.pressure.notified() => {}
             }
             let (bytes, progress) = unread();
             if bytes > 0 && progress.elapsed() >= STALL_TIMEOUT {
@@ -312,9 +312,9 @@ impl AnswerPermit {
     /// in time.
     pub async fn resize(&mut self, bytes: usize) -> Result<(), String> {
         if let Some(less) = self.amount.bytes.checked_sub(bytes) {
-            self.budget.give_back(Amount { bytes: less, streams: 0 });
+            self.budget.release(Amount { bytes: less, streams: 0 });
         } else {
-            self.budget.take_in_time(bytes - self.amount.bytes).await?;
+            self.budget.wait_and_take(bytes - self.amount.bytes).await?;
         }
         self.amount.bytes = bytes;
         Ok(())
@@ -323,7 +323,7 @@ impl AnswerPermit {
 
 impl Drop for AnswerPermit {
     fn drop(&mut self) {
-        self.budget.give_back(self.amount);
+        self.budget.release(self.amount);
     }
 }
 

@@ -323,8 +323,8 @@ impl Calls {
             }
         }
         if left > 0 {
-            // The writer later subtracts these bytes from `unwritten`, so they must be added, although no response has
-            // them.
+            // The writer later subtracts these bytes from `unwritten`, so they must be added, although they belong to
+            // no response.
             state.unwritten += left;
             give(vec![0; left].into());
         }
@@ -349,7 +349,7 @@ impl Calls {
         if state.unwritten == 0 || state.read >= PROGRESS {
             state.record_progress();
         }
-        state.look_for_secrets();
+        state.clear_secrets_time();
     }
 
     /// Removes and returns the payload of the client's oldest PING.
@@ -396,12 +396,12 @@ impl State {
         if let Some(stream) = self.streams.remove(&id) {
             self.unread -= stream.body.iter().map(Bytes::len).sum::<usize>();
             self.unwritten -= stream.answer.iter().map(Bytes::len).sum::<usize>();
-            self.look_for_secrets();
+            self.clear_secrets_time();
         }
     }
 
-    /// Clears the time since which secrets are unread, if no response with secrets is left.
-    fn look_for_secrets(&mut self) {
+    /// Clears `secrets` if all response bytes are written and no stream has a response with secrets.
+    fn clear_secrets_time(&mut self) {
         let left = || self.unwritten > 0 || self.streams.values().any(|stream| stream.secrets);
         if self.secrets.is_some() && !left() {
             self.secrets = None;

@@ -31,7 +31,7 @@ pub(super) struct Inbound {
     reported: Vec<u8>,
     /// Number of bytes of `reported` that h2 has received.
     given: usize,
-    /// Number of zeros that h2 gets after these bytes.
+    /// Number of zeros that h2 gets after `reported`.
     zeros: usize,
     /// True after the client violated the protocol; further bytes are ignored.
     over: bool,
@@ -71,15 +71,15 @@ impl Inbound {
 
     /// Returns true if h2 will get no more bytes.
     pub(super) fn is_over(&self) -> bool {
-        self.over && self.waiting() == 0
+        self.over && self.pending() == 0
     }
 
     /// Returns the number of bytes that wait for h2.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn pending(&self) -> usize {
         self.reported.len() - self.given + self.zeros
     }
 
-    /// Passes waiting bytes to h2, and returns the number of bytes passed.
+    /// Passes pending bytes to h2, and returns the number of bytes passed.
     pub(super) fn give(&mut self, room: &mut [u8]) -> usize {
         let reported = room.len().min(self.reported.len() - self.given);
         room[..reported].copy_from_slice(&self.reported[self.given..self.given + reported]);
@@ -154,8 +154,8 @@ impl Inbound {
 
     fn frame(&mut self, head: Head, payload: Vec<u8>) {
         self.parser = Parser::Header([0; HEADER], 0);
-        let goes_on = self.block.as_ref().map(|block| block.stream);
-        match (goes_on, head.kind) {
+        let continued = self.block.as_ref().map(|block| block.stream);
+        match (continued, head.kind) {
             (Some(stream), kind::CONTINUATION) if stream == head.stream => {}
             (None, kind::CONTINUATION) | (Some(_), _) => return self.fail(code::PROTOCOL_ERROR),
             (None, _) => {}
@@ -165,14 +165,14 @@ impl Inbound {
             kind::HEADERS => match fragment(&head, &payload) {
                 Some(bytes) => {
                     let end_stream = head.has(flag::END_STREAM);
-                    self.more(head, Block { stream: head.stream, end_stream, frames: 0, bytes: bytes.to_vec() });
+                    self.add_block(head, Block { stream: head.stream, end_stream, frames: 0, bytes: bytes.to_vec() });
                 }
                 None => self.fail(code::PROTOCOL_ERROR),
             },
             kind::CONTINUATION => {
                 if let Some(mut block) = self.block.take() {
                     block.bytes.extend_from_slice(&payload);
-                    self.more(head, block);
+                    self.add_block(head, block);
                 }
             }
             kind::RST_STREAM => {
@@ -259,7 +259,7 @@ impl Inbound {
     }
 
     /// Adds a part of a header block, and processes the block if it is complete.
-    fn more(&mut self, head: Head, mut block: Block) {
+    fn add_block(&mut self, head: Head, mut block: Block) {
         block.frames += 1;
         if block.bytes.len() > BLOCK_MAX || block.frames > BLOCK_FRAMES_MAX {
             return self.fail(code::ENHANCE_YOUR_CALM);

@@ -14,7 +14,7 @@ pub(super) struct Outbound {
     calls: Calls,
     parser: Parser,
     /// Pieces for the socket, each with a flag that is true if the piece belongs to a body.
-    waiting: VecDeque<(Bytes, bool)>,
+    queued: VecDeque<(Bytes, bool)>,
     bytes: usize,
     /// Small pieces that are combined into one.
     small: Vec<u8>,
@@ -32,7 +32,7 @@ enum Parser {
 impl Outbound {
     /// Creates the parser of a new connection.
     pub(super) fn new(calls: Calls) -> Self {
-        Self { calls, parser: Parser::Header([0; HEADER], 0), waiting: VecDeque::new(), bytes: 0, small: Vec::new() }
+        Self { calls, parser: Parser::Header([0; HEADER], 0), queued: VecDeque::new(), bytes: 0, small: Vec::new() }
     }
 
     /// Returns the number of bytes that are not written to the socket.
@@ -43,7 +43,7 @@ impl Outbound {
     /// Returns the next pieces to write to the socket.
     pub(super) fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
         self.flush_small();
-        self.waiting.iter().map(|(piece, _)| &**piece)
+        self.queued.iter().map(|(piece, _)| &**piece)
     }
 
     /// Records that this many bytes were written to the socket.
@@ -51,14 +51,14 @@ impl Outbound {
         self.bytes -= count;
         let mut of_bodies = 0;
         while count > 0
-            && let Some((piece, body)) = self.waiting.front_mut()
+            && let Some((piece, body)) = self.queued.front_mut()
         {
             let taken = count.min(piece.len());
             piece.advance(taken);
             count -= taken;
             of_bodies += if *body { taken } else { 0 };
             if piece.is_empty() {
-                self.waiting.pop_front();
+                self.queued.pop_front();
             }
         }
         self.calls.written(of_bodies);
@@ -109,10 +109,10 @@ impl Outbound {
                 head.put(&mut self.small);
                 if head.length > 0 {
                     self.flush_small();
-                    let (waiting, bytes) = (&mut self.waiting, &mut self.bytes);
+                    let (queued, bytes) = (&mut self.queued, &mut self.bytes);
                     self.calls.data(head.stream, head.length, |part| {
                         *bytes += part.len();
-                        waiting.push_back((part, true));
+                        queued.push_back((part, true));
                     });
                 }
                 self.parser = skipped(head.length);
@@ -179,7 +179,7 @@ impl Outbound {
         if !self.small.is_empty() {
             let piece = Bytes::from(std::mem::take(&mut self.small));
             self.bytes += piece.len();
-            self.waiting.push_back((piece, false));
+            self.queued.push_back((piece, false));
         }
     }
 }

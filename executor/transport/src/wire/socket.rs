@@ -44,7 +44,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         let Self { stream, inbound, buffer, unseen, .. } = self.get_mut();
         let mut given = false;
         loop {
-            let ready = inbound.waiting().min(room.remaining());
+            let ready = inbound.pending().min(room.remaining());
             if ready > 0 {
                 let ready = inbound.give(room.initialize_unfilled_to(ready));
                 room.advance(ready);

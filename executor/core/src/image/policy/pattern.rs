@@ -27,7 +27,7 @@ pub struct RepositoryPattern(PatternScope);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PatternScope {
     Any,
-    Of { registry: Registry, names: Vec<String>, below: bool },
+    Repositories { registry: Registry, names: Vec<String>, below: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl RepositoryPattern {
 
     /// Returns true if the pattern matches the repository.
     pub fn matches(&self, repository: &Repository) -> bool {
-        let PatternScope::Of { registry, names, below } = &self.0 else { return true };
+        let PatternScope::Repositories { registry, names, below } = &self.0 else { return true };
         let registry = match registry {
             Registry::Exact(registry) => registry == repository.registry(),
             Registry::Below(end) => repository.registry().strip_suffix(&**end).is_some_and(|host| !host.is_empty()),
@@ -115,7 +115,7 @@ impl FromStr for RepositoryPattern {
             }
             names.insert(0, DEFAULT_NAMESPACE.trim_end_matches('/').to_owned());
         }
-        Ok(Self(PatternScope::Of { registry, names, below }))
+        Ok(Self(PatternScope::Repositories { registry, names, below }))
     }
 }
 
@@ -144,7 +144,7 @@ fn is_name(text: &str) -> bool {
 
 impl fmt::Display for RepositoryPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PatternScope::Of { registry, names, below } = &self.0 else { return f.write_str("*") };
+        let PatternScope::Repositories { registry, names, below } = &self.0 else { return f.write_str("*") };
         match registry {
             Registry::Exact(registry) => f.write_str(registry)?,
             Registry::Below(end) => write!(f, "*{end}")?,

@@ -44,7 +44,7 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
             let index = file_directories.iter().position(|directory| directory.starts_with(path))?;
             Some(format!("file_directories[{index}]"))
         };
-        if let (Some(field), Some(why)) = (file.or_else(directory), takes_no_files(volume, beside)) {
+        if let (Some(field), Some(why)) = (file.or_else(directory), secret_file_obstacle(volume, beside)) {
             return Some(format!("{field} is in `{shown}`: {why}"));
         }
     }
@@ -67,10 +67,10 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
     None
 }
 
-/// Returns the reason why secret files cannot be mounted in this volume, which is not an empty volume; `None` if the
-/// files can be mounted. In a volume of the pod, only an empty mount point is created, and only if the secret files are
-/// read-only (ADR 48).
-fn takes_no_files(volume: &Volume, beside: &VolumeSurroundings<'_>) -> Option<&'static str> {
+/// Returns the reason why secret files cannot be mounted in a volume; `None` if the files can be mounted. The volume
+/// must not be an empty volume. In a volume of the pod, only an empty mount point is created, and only if the secret
+/// files are read-only (ADR 48).
+fn secret_file_obstacle(volume: &Volume, beside: &VolumeSurroundings<'_>) -> Option<&'static str> {
     if !volume.is_of_pod() {
         return Some("secret files cannot be mounted in a volume of the host or of an image");
     }
@@ -80,7 +80,7 @@ fn takes_no_files(volume: &Volume, beside: &VolumeSurroundings<'_>) -> Option<&'
     beside.is_writable.then_some("writable files cannot be mounted in a volume of the pod")
 }
 
-/// Checks that no secret file of a step is in a volume that is not an empty volume.
+/// Rejects secret files of steps in volumes other than empty volumes.
 pub(in crate::validate) fn for_steps(volumes: &[Volume], processes: &[PlannedProcess], report: &mut Report) {
     for file in processes.iter().flat_map(|process| &process.files) {
         let mut of_others = volumes.iter().filter(|volume| volume.empty().is_none());

@@ -27,7 +27,7 @@ pub(in crate::validate) fn check_name(name: &str) -> Result<(), String> {
 /// Returns the entry and the reason if an entry is invalid.
 pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<(), String> {
     if volumes.len() > HOST_VOLUMES_MAX {
-        return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", volumes.len()));
+        return Err(format!("has {} entries; at most {HOST_VOLUMES_MAX} are allowed", volumes.len()));
     }
     let mut seen = BTreeSet::new();
     for HostVolume { name, path, .. } in volumes {
@@ -47,7 +47,7 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
 /// Returns the entry and the reason if an entry is invalid.
 pub fn check_host_paths(rules: &[HostPathRule], reserved: &[&Path]) -> Result<(), String> {
     if rules.len() > HOST_VOLUMES_MAX {
-        return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", rules.len()));
+        return Err(format!("has {} entries; at most {HOST_VOLUMES_MAX} are allowed", rules.len()));
     }
     let mut seen = BTreeSet::new();
     for HostPathRule { path, .. } in rules {
@@ -78,7 +78,7 @@ pub fn check_host_paths(rules: &[HostPathRule], reserved: &[&Path]) -> Result<()
 /// Returns the entry and the reason if an entry is invalid.
 pub fn check_device_paths(paths: &[PathBuf]) -> Result<(), String> {
     if paths.len() > HOST_VOLUMES_MAX {
-        return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", paths.len()));
+        return Err(format!("has {} entries; at most {HOST_VOLUMES_MAX} are allowed", paths.len()));
     }
     paths.iter().try_for_each(|path| surroundings::plain_path(path).map_err(|why| format!("{}: {why}", path.display())))
 }

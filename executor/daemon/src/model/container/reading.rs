@@ -21,10 +21,10 @@ pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The latest reading; locked while the shim is queried.
 #[derive(Debug, Default)]
-pub(crate) struct LatestReading(Arc<Mutex<Option<ClaimedReader>>>);
+pub(crate) struct LatestReading(Arc<Mutex<Option<CachedReading>>>);
 
 #[derive(Debug)]
-struct ClaimedReader {
+struct CachedReading {
     at: Instant,
     /// True if the counters cover only the log.
     log_only: bool,
@@ -36,7 +36,7 @@ struct ClaimedReader {
 #[derive(Debug)]
 pub(crate) struct NoFreshReading;
 
-impl ClaimedReader {
+impl CachedReading {
     fn answers(&self, log_only: bool) -> bool {
         self.at.elapsed() < READING_LIFETIME && (log_only || !self.log_only)
     }
@@ -81,7 +81,7 @@ impl LatestReading {
         }
         let asking = tokio::spawn(async move {
             let usage = timeout(RESPONSE_TIMEOUT, ask).await.ok().flatten();
-            *taken = Some(ClaimedReader { at: Instant::now(), log_only, usage: usage.clone() });
+            *taken = Some(CachedReading { at: Instant::now(), log_only, usage: usage.clone() });
             usage
         });
         timeout_at(by, asking).await.ok()?.ok()?

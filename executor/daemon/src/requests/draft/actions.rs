@@ -21,7 +21,7 @@ use super::{duration, file, variables};
 const SIDECARS_MAX: usize = 16;
 
 /// The action that is set in an [`Action`].
-pub(super) enum Set<'a> {
+pub(super) enum ActionKind<'a> {
     Run(&'a RunAction),
     Timeout(&'a TimeoutAction),
     EmitProgress(&'a EmitProgressAction),
@@ -35,18 +35,18 @@ pub(super) enum Set<'a> {
 
 /// Returns the action that is set, with its name. If not exactly one action is set, returns the names of all set
 /// actions as the error.
-pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'static str>> {
+pub(super) fn action_kind(action: &Action) -> Result<(&'static str, ActionKind<'_>), Vec<&'static str>> {
     let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
     let all = [
-        ("download", download.as_ref().map(Set::Download)),
-        ("upload", upload.as_ref().map(Set::Upload)),
-        ("run", run.as_ref().map(Set::Run)),
-        ("timeout", timeout.as_deref().map(Set::Timeout)),
-        ("emit_progress", emit_progress.as_deref().map(Set::EmitProgress)),
-        ("try", r#try.as_deref().map(Set::Try)),
-        ("parallel", parallel.as_ref().map(Set::Parallel)),
-        ("serial", serial.as_ref().map(Set::Serial)),
-        ("codependent", codependent.as_ref().map(Set::Codependent)),
+        ("download", download.as_ref().map(ActionKind::Download)),
+        ("upload", upload.as_ref().map(ActionKind::Upload)),
+        ("run", run.as_ref().map(ActionKind::Run)),
+        ("timeout", timeout.as_deref().map(ActionKind::Timeout)),
+        ("emit_progress", emit_progress.as_deref().map(ActionKind::EmitProgress)),
+        ("try", r#try.as_deref().map(ActionKind::Try)),
+        ("parallel", parallel.as_ref().map(ActionKind::Parallel)),
+        ("serial", serial.as_ref().map(ActionKind::Serial)),
+        ("codependent", codependent.as_ref().map(ActionKind::Codependent)),
     ];
     let mut set: Vec<_> = all.into_iter().filter_map(|(name, set)| Some((name, set?))).collect();
     if set.len() == 1 { set.pop().ok_or_else(Vec::new) } else { Err(set.into_iter().map(|(name, _)| name).collect()) }
@@ -87,7 +87,7 @@ pub(super) fn from_request<'a>(request: &'a RunRequest, violations: &mut Vec<Vio
 }
 
 /// Creates the tree of a single run action with a restart policy. The files of the action belong to the container.
-pub(super) fn from_lone<'a>(
+pub(super) fn from_single_run<'a>(
     request: &'a RunRequest,
     run: &'a RunAction,
     violations: &mut Vec<Violation>,
@@ -160,7 +160,7 @@ impl<'a> ActionReader<'a, '_> {
         source: &'a str,
         depth: usize,
     ) -> Option<plan::Action> {
-        let set = match action.map(set) {
+        let kind = match action.map(action_kind) {
             None => return self.missing(path),
             Some(Err(names)) if names.is_empty() => return self.missing(path),
             Some(Err(names)) => {
@@ -168,7 +168,7 @@ impl<'a> ActionReader<'a, '_> {
                 self.violations.push(Violation::new(path, Conflict.because(why)));
                 return None;
             }
-            Some(Ok((_, set))) => set,
+            Some(Ok((_, kind))) => kind,
         };
         if depth > ACTION_DEPTH_MAX {
             let why = format!("is nested {depth} levels deep; at most {ACTION_DEPTH_MAX} are allowed");
@@ -177,8 +177,8 @@ impl<'a> ActionReader<'a, '_> {
         }
         let below = depth + 1;
         let inherited = |own: &'a str| if own.is_empty() { source } else { own };
-        match set {
-            Set::Download(download) => {
+        match kind {
+            ActionKind::Download(download) => {
                 let checksum = (&*download.checksum_algorithm, &*download.checksum_value);
                 self.transfers.push(DraftTransfer {
                     id: path.to_owned(),
@@ -193,7 +193,7 @@ impl<'a> ActionReader<'a, '_> {
                 });
                 Some(plan::Action::Download(self.transfers.len() - 1))
             }
-            Set::Upload(upload) => {
+            ActionKind::Upload(upload) => {
                 self.transfers.push(DraftTransfer {
                     id: path.to_owned(),
                     direction: Direction::Upload,
@@ -207,35 +207,35 @@ impl<'a> ActionReader<'a, '_> {
                 });
                 Some(plan::Action::Upload(self.transfers.len() - 1))
             }
-            Set::Run(run) => {
+            ActionKind::Run(run) => {
                 self.steps.push(step(format!("{path}.run"), run, inherited(&run.log_source)));
                 Some(plan::Action::Run(self.steps.len() - 1))
             }
-            Set::Serial(serial) => {
+            ActionKind::Serial(serial) => {
                 let path = format!("{path}.serial");
                 self.list(&path, &serial.actions, inherited(&serial.log_source), below).map(plan::Action::Serial)
             }
-            Set::Parallel(parallel) => {
+            ActionKind::Parallel(parallel) => {
                 let path = format!("{path}.parallel");
                 self.list(&path, &parallel.actions, inherited(&parallel.log_source), below).map(plan::Action::Parallel)
             }
-            Set::Codependent(codependent) => {
+            ActionKind::Codependent(codependent) => {
                 let path = format!("{path}.codependent");
                 let list = self.list(&path, &codependent.actions, inherited(&codependent.log_source), below);
                 list.map(plan::Action::Codependent)
             }
-            Set::Try(attempt) => {
+            ActionKind::Try(attempt) => {
                 let path = format!("{path}.try.action");
                 let action = self.action(&path, attempt.action.as_deref(), inherited(&attempt.log_source), below);
                 action.map(|action| plan::Action::Try(Box::new(action)))
             }
-            Set::Timeout(timeout) => {
+            ActionKind::Timeout(timeout) => {
                 let after = timeout_of(path, timeout, self.violations);
                 let path = format!("{path}.timeout.action");
                 let action = self.action(&path, timeout.action.as_deref(), inherited(&timeout.log_source), below);
                 action.map(|action| plan::Action::Timeout { action: Box::new(action), after })
             }
-            Set::EmitProgress(progress) => {
+            ActionKind::EmitProgress(progress) => {
                 let messages = Messages {
                     start: progress.start_message.clone(),
                     success: progress.success_message.clone(),

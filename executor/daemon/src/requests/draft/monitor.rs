@@ -12,7 +12,7 @@ use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{Conflict, NotAllowed, Required, TooMany};
 use executor_proto::v1::{Action, RunAction};
 
-use super::actions::{Set, set, timeout_of};
+use super::actions::{ActionKind, action_kind, timeout_of};
 
 /// Maximum number of programs of a monitor. Checks of one kind have the same limit.
 const PROGRAMS_MAX: usize = 4;
@@ -34,14 +34,14 @@ struct Program<'a> {
 
 /// Properties that an action inherits from the actions above it.
 #[derive(Clone, Copy)]
-struct Above<'a> {
+struct Inherited<'a> {
     limit: Duration,
     depth: usize,
     log_source: &'a str,
     is_serial: bool,
 }
 
-impl<'a> Above<'a> {
+impl<'a> Inherited<'a> {
     fn root(limit: Duration) -> Self {
         Self { limit, depth: 1, log_source: "", is_serial: false }
     }
@@ -69,7 +69,7 @@ pub(super) fn add(
     }
     let start = if checks.start_timeout.is_zero() { START_TIMEOUT_DEFAULT } else { checks.start_timeout };
     let mut programs = Vec::new();
-    read("monitor", monitor, Above::root(PROGRAM_TIMEOUT_MAX.min(start)), &mut programs, violations);
+    read("monitor", monitor, Inherited::root(PROGRAM_TIMEOUT_MAX.min(start)), &mut programs, violations);
     if programs.len() > PROGRAMS_MAX {
         let why = format!("has {} run actions; at most {PROGRAMS_MAX} are allowed", programs.len());
         violations.push(Violation::new("monitor", TooMany.because(why)));
@@ -87,7 +87,7 @@ pub(super) fn add(
 /// Maps violations of the generated checks to the monitor's fields.
 pub(crate) fn rename(monitor: &Action, violations: &mut [Violation]) {
     let mut programs = Vec::new();
-    read("monitor", monitor, Above::root(PROGRAM_TIMEOUT_MAX), &mut programs, &mut Vec::new());
+    read("monitor", monitor, Inherited::root(PROGRAM_TIMEOUT_MAX), &mut programs, &mut Vec::new());
     for violation in violations {
         let Some(rest) = violation.field.strip_prefix("checks.liveness[") else { continue };
         let Some((index, field)) = rest.split_once(']') else { continue };
@@ -102,7 +102,7 @@ pub(crate) fn rename(monitor: &Action, violations: &mut [Violation]) {
 fn read<'a>(
     path: &str,
     action: &'a Action,
-    above: Above<'a>,
+    above: Inherited<'a>,
     programs: &mut Vec<Program<'a>>,
     violations: &mut Vec<Violation>,
 ) {
@@ -111,7 +111,7 @@ fn read<'a>(
         let depth = above.depth;
         return refuse(TooMany.because(format!("is nested {depth} levels deep; at most {DEPTH_MAX} are allowed")));
     }
-    let (name, above, list) = match set(action) {
+    let (name, above, list) = match action_kind(action) {
         Err(names) if names.is_empty() => {
             return refuse(Required.because("is not set: set one action, such as `run`"));
         }
@@ -120,13 +120,13 @@ fn read<'a>(
                 Conflict.because(format!("sets more than one action ({}); set exactly one", names.join(", "))),
             );
         }
-        Ok((_, Set::Run(run))) => {
-            let Above { limit, log_source, is_serial, .. } = above.below(&run.log_source);
+        Ok((_, ActionKind::Run(run))) => {
+            let Inherited { limit, log_source, is_serial, .. } = above.below(&run.log_source);
             return programs.push(Program { path: format!("{path}.run"), run, limit, log_source, is_serial });
         }
-        Ok((_, Set::Timeout(asked))) => {
+        Ok((_, ActionKind::Timeout(asked))) => {
             let limit = timeout_of(path, asked, violations).min(above.limit);
-            let above = Above { limit, ..above.below(&asked.log_source) };
+            let above = Inherited { limit, ..above.below(&asked.log_source) };
             let path = format!("{path}.timeout.action");
             let why = Required.because("is not set: set one action, such as `run`");
             match &asked.action {
@@ -135,9 +135,9 @@ fn read<'a>(
             }
             return;
         }
-        Ok((name, Set::Parallel(parallel))) => (name, above.below(&parallel.log_source), &parallel.actions),
-        Ok((name, Set::Serial(serial))) => {
-            (name, Above { is_serial: true, ..above.below(&serial.log_source) }, &serial.actions)
+        Ok((name, ActionKind::Parallel(parallel))) => (name, above.below(&parallel.log_source), &parallel.actions),
+        Ok((name, ActionKind::Serial(serial))) => {
+            (name, Inherited { is_serial: true, ..above.below(&serial.log_source) }, &serial.actions)
         }
         Ok((name, _)) => {
             let why = format!("`{name}` cannot be part of a monitor; use run, parallel, serial and timeout");

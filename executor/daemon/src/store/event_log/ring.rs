@@ -13,13 +13,13 @@ use crate::model::events::Event;
 /// Number of events that are packed into a chunk.
 const PIECE: usize = 64;
 /// Maximum number of events that are stored as values.
-const AT_HAND: usize = 2 * PIECE;
+const UNPACKED_MAX: usize = 2 * PIECE;
 
 /// The retained events, up to a maximum number.
 #[derive(Debug)]
 pub(super) struct Ring {
     pieces: VecDeque<EventSegment>,
-    at_hand: VecDeque<Arc<Event>>,
+    unpacked: VecDeque<Arc<Event>>,
     /// Number of retained events.
     kept: usize,
     most: usize,
@@ -29,7 +29,7 @@ pub(super) enum RetainedEvent<'a> {
     /// An event that is stored as JSON.
     Packed(&'a Packed, &'a [u8]),
     /// An event that is stored as a value.
-    AtHand(&'a Arc<Event>),
+    Unpacked(&'a Arc<Event>),
 }
 
 /// Events, concatenated as JSON.
@@ -54,7 +54,7 @@ pub(super) struct Packed {
 impl Ring {
     /// Creates a ring from sorted events. The ring always retains only the last `most` events.
     pub(super) fn new(events: Vec<Event>, most: usize) -> Self {
-        let mut ring = Self { pieces: VecDeque::new(), at_hand: VecDeque::new(), kept: 0, most };
+        let mut ring = Self { pieces: VecDeque::new(), unpacked: VecDeque::new(), kept: 0, most };
         for event in events {
             ring.push(Arc::new(event));
         }
@@ -63,13 +63,13 @@ impl Ring {
 
     /// Adds an event, which is newer than all others.
     pub(super) fn push(&mut self, event: Arc<Event>) {
-        self.at_hand.push_back(event);
+        self.unpacked.push_back(event);
         self.kept += 1;
-        if self.at_hand.len() >= AT_HAND {
+        if self.unpacked.len() >= UNPACKED_MAX {
             // If an event cannot be packed, it stays a value, and so do all later events.
-            if let Ok(piece) = EventSegment::from_events(self.at_hand.range(..PIECE)) {
+            if let Ok(piece) = EventSegment::from_events(self.unpacked.range(..PIECE)) {
                 self.pieces.push_back(piece);
-                self.at_hand.drain(..PIECE);
+                self.unpacked.drain(..PIECE);
             }
         }
         if self.kept > self.most {
@@ -86,14 +86,14 @@ impl Ring {
                     self.pieces.pop_front();
                 }
             }
-            None => drop(self.at_hand.pop_front()),
+            None => drop(self.unpacked.pop_front()),
         }
     }
 
     /// Returns the cursor of the oldest retained event.
     pub(super) fn oldest(&self) -> Option<u64> {
         let packed = self.pieces.front().and_then(|piece| piece.kept().first()).map(|packed| packed.cursor);
-        packed.or_else(|| self.at_hand.front().map(|event| event.cursor))
+        packed.or_else(|| self.unpacked.front().map(|event| event.cursor))
     }
 
     /// Returns the retained events with a higher cursor, in order. Older events are not visited, because most
@@ -104,8 +104,8 @@ impl Ring {
             let seen = piece.kept().partition_point(|packed| packed.cursor <= than);
             (piece.dropped + seen..piece.events.len()).map(|index| piece.get(index))
         });
-        let seen = self.at_hand.partition_point(|event| event.cursor <= than);
-        packed.chain(self.at_hand.range(seen..).map(RetainedEvent::AtHand))
+        let seen = self.unpacked.partition_point(|event| event.cursor <= than);
+        packed.chain(self.unpacked.range(seen..).map(RetainedEvent::Unpacked))
     }
 }
 
@@ -134,7 +134,7 @@ impl RetainedEvent<'_> {
     pub(super) fn cursor(&self) -> u64 {
         match self {
             Self::Packed(packed, _) => packed.cursor,
-            Self::AtHand(event) => event.cursor,
+            Self::Unpacked(event) => event.cursor,
         }
     }
 
@@ -144,7 +144,7 @@ impl RetainedEvent<'_> {
             Self::Packed(packed, _) if only.is_some_and(|id| hash(id) != packed.container) => return None,
             // Parsing cannot fail, because the JSON was written from an event.
             Self::Packed(_, json) => Arc::new(serde_json::from_slice(json).ok()?),
-            Self::AtHand(event) => Arc::clone(event),
+            Self::Unpacked(event) => Arc::clone(event),
         };
         only.is_none_or(|id| *id == event.container).then_some(event)
     }
@@ -177,8 +177,8 @@ mod tests {
     /// gaps.
     #[test]
     fn event_ring_retains_latest_events_unchanged() {
-        for most in [1, PIECE - 1, AT_HAND, 5 * PIECE + 7] {
-            for (begun, added) in [(0, 7 * PIECE as u64), (300, 200), (2 * AT_HAND as u64, 1)] {
+        for most in [1, PIECE - 1, UNPACKED_MAX, 5 * PIECE + 7] {
+            for (begun, added) in [(0, 7 * PIECE as u64), (300, 200), (2 * UNPACKED_MAX as u64, 1)] {
                 let all: Vec<Event> = (0..begun + added).map(|index| event(2 * index + 1)).collect();
                 let (first, then) = all.split_at(begun as usize);
                 let mut ring = Ring::new(first.to_vec(), most);
@@ -187,7 +187,7 @@ mod tests {
                 let found: Vec<Event> = ring.newer(0).map(|kept| (*kept.event(None).unwrap()).clone()).collect();
                 assert_eq!(found, kept, "{most} of {begun} and {added}");
                 assert_eq!(ring.oldest(), Some(kept[0].cursor));
-                assert!(ring.at_hand.len() < AT_HAND, "the other events are packed");
+                assert!(ring.unpacked.len() < UNPACKED_MAX, "the other events are packed");
                 let id = "c1".parse().unwrap();
                 for than in (0..=2 * all.len() as u64).step_by(61) {
                     let newer = || kept.iter().filter(|event| event.cursor > than);

@@ -58,7 +58,7 @@ impl Writer {
         let file = LedgerFile { store, pending, path };
         let thread = std::thread::Builder::new().name("ledger".into()).stack_size(STACK).spawn({
             let shared = Arc::clone(&shared);
-            move || write_on(&shared, file)
+            move || run_writer(&shared, file)
         })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -102,7 +102,7 @@ struct LedgerFile {
     path: PathBuf,
 }
 
-fn write_on(shared: &WriterShared, mut file: LedgerFile) {
+fn run_writer(shared: &WriterShared, mut file: LedgerFile) {
     let mut retry = RETRY;
     loop {
         let (mut batch, closing) = next_batch(shared);

@@ -62,7 +62,7 @@ impl Drop for CallTimer {
         self.metrics.in_progress.dec();
         let name = self.method.map_or(UNKNOWN, |method| method.name);
         self.metrics.calls.get_or_create(&[("method", name), ("code", CODES[self.code])]).inc();
-        if self.method.is_some_and(|method| !method.lasts) {
+        if self.method.is_some_and(|method| !method.is_long_running) {
             let took = self.began.elapsed().as_secs_f64();
             self.metrics.call_times.get_or_create(&[("method", name)]).observe(took);
         }

@@ -44,8 +44,7 @@ enum Queued {
 impl Queue {
     /// Starts the export task.
     pub(super) fn start(settings: &TraceSettings, spans: Spans) -> Result<Self, String> {
-        let exporter =
-            exporter(settings).map_err(|error| format!("cannot export to {}: {error}", settings.endpoint))?;
+        let exporter = exporter(settings).map_err(|error| format!("{}: {error}", settings.endpoint))?;
         let (sender, queue) = mpsc::channel(settings.queue_max);
         let task = Export { exporter, spans: spans.clone(), dropped: 0, reported: None };
         tokio::spawn(task.run(queue));
@@ -66,7 +65,7 @@ impl Queue {
                 let _ = wait.await;
             }
         };
-        let _ = timeout(limit, flushed).await; // the rest is lost when this process exits
+        let _ = timeout(limit, flushed).await; // unsent spans are lost when this process exits
     }
 }
 

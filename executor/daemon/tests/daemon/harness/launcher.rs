@@ -26,7 +26,7 @@ pub(crate) enum OnLaunch {
     Fork,
     Refuse(Refused),
     /// Close the connection without a response, and fork no shim.
-    Vanish,
+    Disconnect,
 }
 
 pub(crate) struct FakeLauncher {
@@ -100,7 +100,7 @@ impl FakeLauncher {
     /// Waits for the shim of the next launch.
     pub(crate) async fn launched(&self) -> FakeShim {
         let mut launches = self.launches.lock().await;
-        tokio::time::timeout(WAIT_TIMEOUT, launches.recv()).await.expect("nothing is launched").unwrap()
+        tokio::time::timeout(WAIT_TIMEOUT, launches.recv()).await.expect("no container was launched").unwrap()
     }
 
     /// Reports that a shim has exited and its container is cleaned up.
@@ -181,7 +181,7 @@ impl LauncherShared {
                     match std::mem::replace(&mut *self.on_launch.lock().unwrap(), OnLaunch::Fork) {
                         OnLaunch::Fork => self.fork(&launch, fds),
                         OnLaunch::Refuse(refused) => LauncherAnswer::Refused(refused),
-                        OnLaunch::Vanish => {
+                        OnLaunch::Disconnect => {
                             hang_up(connection);
                             return;
                         }
@@ -201,8 +201,8 @@ impl LauncherShared {
                     LauncherAnswer::Done(Done {})
                 }
                 LauncherCall::Exec(exec) => {
-                    let nobody = format!("no process is executed in {}", exec.container_id);
-                    LauncherAnswer::Refused(Refused::new(Reason::Precondition, nobody))
+                    let why = format!("no process is executed in {}", exec.container_id);
+                    LauncherAnswer::Refused(Refused::new(Reason::Precondition, why))
                 }
                 LauncherCall::Archive(_) => {
                     LauncherAnswer::Refused(Refused::new(Reason::Precondition, "no files are copied"))

@@ -32,12 +32,12 @@ use super::{WAIT_TIMEOUT, hang_up, listen};
 /// Reaction to an update of files.
 pub(crate) enum OnUpdate {
     /// Apply the update.
-    Carry,
+    Apply,
     Refuse(Refused),
     /// Refuse the update as stale, as after another daemon's update.
-    Overtake,
+    Stale,
     /// Close the connection without a response.
-    Vanish,
+    Disconnect,
 }
 
 /// An update as the daemon sent it.
@@ -201,16 +201,16 @@ impl FakeShim {
     }
 
     /// Sends raw bytes on each connection.
-    pub(crate) fn says(&self, bytes: &[u8]) {
+    pub(crate) fn sends_raw(&self, bytes: &[u8]) {
         for connection in &*self.shared.connections.lock().unwrap() {
             connection.send(bytes, &[]).unwrap();
         }
     }
 
     /// Waits for the next call. The shim has already responded to the call.
-    pub(crate) async fn asked(&self) -> ShimCall {
+    pub(crate) async fn next_call(&self) -> ShimCall {
         let mut calls = self.calls.lock().await;
-        tokio::time::timeout(WAIT_TIMEOUT, calls.recv()).await.expect("nothing is asked").unwrap()
+        tokio::time::timeout(WAIT_TIMEOUT, calls.recv()).await.expect("the shim received no call").unwrap()
     }
 
     /// Sets the reactions to the next updates. Later updates are applied.
@@ -334,26 +334,26 @@ impl ShimShared {
         let strings = |bytes: &[u8]| payload::decode(bytes).unwrap().into_iter().map(<[u8]>::to_vec).collect();
         let contents = payload.read(strings).unwrap();
         let update = Updated { list, contents, signal, payload };
-        let on_update = self.on_update.lock().unwrap().pop_front().unwrap_or(OnUpdate::Carry);
-        let carry = matches!(on_update, OnUpdate::Carry);
-        if carry || matches!(on_update, OnUpdate::Overtake) {
+        let on_update = self.on_update.lock().unwrap().pop_front().unwrap_or(OnUpdate::Apply);
+        let is_applied = matches!(on_update, OnUpdate::Apply);
+        if is_applied || matches!(on_update, OnUpdate::Stale) {
             let mut record = self.record.lock().unwrap();
             record.files_generation += 1;
             record.files_updated_at = Some(now());
-            if carry {
+            if is_applied {
                 record.plan.files.clone_from(&update.list.files);
             }
         }
         self.updates.lock().unwrap().push(update);
         self.write_record();
         Some(match on_update {
-            OnUpdate::Carry => {
+            OnUpdate::Apply => {
                 self.report(ShimNews::Reached(Reached { state: state_number(State::Running) }));
                 ShimNews::Done(Done {})
             }
-            OnUpdate::Overtake => ShimNews::Refused(Refused::new(Reason::Stale, "overtaken")),
+            OnUpdate::Stale => ShimNews::Refused(Refused::new(Reason::Stale, "overtaken")),
             OnUpdate::Refuse(refused) => ShimNews::Refused(refused),
-            OnUpdate::Vanish => return None,
+            OnUpdate::Disconnect => return None,
         })
     }
 

@@ -1,8 +1,8 @@
 //! Copies files out of a container: sends the file type of a path, and then the path with everything below it as a GNU
 //! tar archive.
 //!
-//! The tree may change during the copy. A file that became shorter is padded with zeros, a file that grew is cut, and
-//! entries that no longer exist are left out. Symbolic links are sent as links, and further names of a file as hard
+//! The tree may change during the copy. A file that became shorter is padded with zeros, a file that grew is truncated,
+//! and entries that no longer exist are skipped. Symbolic links are sent as links, and further names of a file as hard
 //! links.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use prost::Message as _;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::{ArchiveFailure, ArchiveRequest, LeftOut, own};
+use super::{ArchiveFailure, ArchiveRequest, SkippedEntries, own};
 use crate::kernel_files::is_of_the_kernel;
 
 /// Block size of an archive in bytes.
@@ -113,7 +113,7 @@ impl<'a> ArchiveSource<'a> {
             archive.write_trailer().map_err(failed)?;
         }
         archive.out.flush().map_err(failed)?;
-        archive.left_out.into_result()
+        archive.skipped.into_result()
     }
 }
 
@@ -123,13 +123,13 @@ struct Archive<'a> {
     secret_devices: &'a [u64],
     /// First name that was sent for each file with several names, by device and inode.
     known: HashMap<(u64, u64), Vec<u8>>,
-    left_out: LeftOut,
+    skipped: SkippedEntries,
 }
 
 impl<'a> Archive<'a> {
     fn new(out: File, secret_devices: &'a [u64]) -> Self {
         let out = BufWriter::with_capacity(64 << 10, out);
-        Self { out, secret_devices, known: HashMap::new(), left_out: LeftOut::default() }
+        Self { out, secret_devices, known: HashMap::new(), skipped: SkippedEntries::default() }
     }
 
     /// Sends an entry and everything below it.
@@ -161,7 +161,7 @@ impl<'a> Archive<'a> {
             (b'5', Some(directory)) if depth < DEPTH_MAX => self.below(directory, name, path, depth),
             (b'5', Some(_)) => {
                 let why = format!("there are more than {DEPTH_MAX} nested directories");
-                self.left_out.add(path, io::Error::other(why));
+                self.skipped.add(path, io::Error::other(why));
                 Ok(())
             }
             _ => Ok(()),
@@ -185,7 +185,7 @@ impl<'a> Archive<'a> {
             match inspect(directory, own, self.secret_devices) {
                 Ok(Some(found)) => self.entry(&found, &name, &path, depth + 1)?,
                 Ok(None) => {}
-                Err(error) => self.left_out.add(&path, error),
+                Err(error) => self.skipped.add(&path, error),
             }
         }
         Ok(())
@@ -203,7 +203,7 @@ impl<'a> Archive<'a> {
         self.out.write_all(&[0; BLOCK][..(size.wrapping_neg() % BLOCK as u64) as usize])
     }
 
-    /// Sends a header. Values that are too long for the header are sent in entries before it.
+    /// Sends a header. Names and links that are too long for a header are sent in entries before this header.
     fn header(&mut self, name: &[u8], link: &[u8], kind: u8, size: u64, stat: &Stat) -> io::Result<()> {
         for (long, kind) in [(link, b'K'), (name, b'L')] {
             if long.len() > 100 {

@@ -1,9 +1,9 @@
 //! Copies files into a container: unpacks an archive below a directory.
 //!
 //! Each entry except a directory is created under a temporary name and then renamed, so that no partial file is visible
-//! under the entry's name. No link below the directory is followed, neither a link in the archive nor a link in the
-//! container. Existing directories are kept, and other existing entries are replaced. Replacing a directory by another
-//! entry, or another entry by a directory, is an error.
+//! under the entry's name. No symbolic link below the directory is followed, whether it comes from the archive or from
+//! the container. Existing directories are kept, and other existing entries are replaced. Replacing a directory by
+//! another entry, or another entry by a directory, is an error.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{ArchiveFailure, LeftOut, own, shown};
+use super::{ArchiveFailure, SkippedEntries, own, shown};
 
 /// Maximum size of a write, in bytes.
 const PIECE: usize = 64 << 10;
@@ -39,9 +39,9 @@ pub(super) struct UnpackTarget {
     download: bool,
     /// New directories, each below the previous directory. The directories' permissions and times are set after their
     /// contents are created.
-    unmarked: Vec<(PathBuf, u32, Time)>,
+    new_directories: Vec<(PathBuf, u32, Time)>,
     done: ArchiveDone,
-    left_out: LeftOut,
+    skipped: SkippedEntries,
 }
 
 impl AsFd for UnpackTarget {
@@ -69,9 +69,9 @@ impl UnpackTarget {
             root,
             path: path.to_owned(),
             download,
-            unmarked: Vec::new(),
+            new_directories: Vec::new(),
             done: ArchiveDone::default(),
-            left_out: LeftOut::default(),
+            skipped: SkippedEntries::default(),
         })
     }
 
@@ -90,11 +90,11 @@ impl UnpackTarget {
                 }
                 Err(Err(error)) => return Err(damaged(error)),
                 Err(Ok(error)) if is_fatal(&error) => return Err(ArchiveFailure::new(&self.path.join(&path), error)),
-                Err(Ok(error)) => self.left_out.add(&self.path.join(&path), error),
+                Err(Ok(error)) => self.skipped.add(&self.path.join(&path), error),
             }
         }
         self.set_metadata_except_above(Path::new(""));
-        self.left_out.into_result()?;
+        self.skipped.into_result()?;
         let reported = own(rustix::stdio::stdout())
             .and_then(|mut stdout| io::Write::write_all(&mut stdout, &self.done.encode_to_vec()));
         reported.map_err(|error| ArchiveFailure::new(&self.path, error))
@@ -114,7 +114,7 @@ impl UnpackTarget {
             return self.replace(&parent, Path::new(name), entry, reader);
         }
         if self.directory(&parent, Path::new(name)).map_err(Ok)? {
-            self.unmarked.push((path.to_owned(), entry.mode, entry.mtime));
+            self.new_directories.push((path.to_owned(), entry.mode, entry.mtime));
         }
         Ok(())
     }
@@ -126,18 +126,18 @@ impl UnpackTarget {
         };
         match open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            opened => return opened.map_err(behind_a_link),
+            opened => return opened.map_err(explain_path_error),
         }
         let mut above: Vec<&Path> = path.ancestors().filter(|path| path.file_name().is_some()).collect();
         above.reverse();
         for path in above {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
-            match mkdirat(open(parent).map_err(behind_a_link)?, name, Mode::from_raw_mode(DIR_MODE)) {
+            match mkdirat(open(parent).map_err(explain_path_error)?, name, Mode::from_raw_mode(DIR_MODE)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        open(path).map_err(behind_a_link)
+        open(path).map_err(explain_path_error)
     }
 
     /// Creates a directory that only its owner may enter until its permissions are set. Returns false if the directory
@@ -212,7 +212,7 @@ impl UnpackTarget {
                 };
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let above = open_in_root(self.root.as_fd(), above, flags, Mode::empty(), Follow::NoLinks);
-                let above = above.map_err(|error| Ok(behind_a_link(error)))?;
+                let above = above.map_err(|error| Ok(explain_path_error(error)))?;
                 return linkat(&above, of, parent, name, AtFlags::empty()).map_err(failed);
             }
             Kind::CharDevice(..) | Kind::BlockDevice(..) if self.download => {
@@ -234,9 +234,9 @@ impl UnpackTarget {
         utimensat(parent, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)
     }
 
-    /// Sets the permissions and times of new directories, the deepest first, except of directories that contain `path`.
+    /// Sets the permissions and times of new directories, the deepest first. Skips directories that contain `path`.
     fn set_metadata_except_above(&mut self, path: &Path) {
-        while let Some((made, mode, mtime)) = self.unmarked.pop_if(|(made, ..)| !path.starts_with(made)) {
+        while let Some((made, mode, mtime)) = self.new_directories.pop_if(|(made, ..)| !path.starts_with(made)) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let marked =
                 open_in_root(self.root.as_fd(), &made, flags, Mode::empty(), Follow::NoLinks).and_then(|dir| {
@@ -244,7 +244,7 @@ impl UnpackTarget {
                     Ok(fchmod(&dir, Mode::from_raw_mode(mode))?)
                 });
             if let Err(error) = marked {
-                self.left_out.add(&self.path.join(&made), error);
+                self.skipped.add(&self.path.join(&made), error);
             }
         }
     }
@@ -297,7 +297,7 @@ fn outside(path: &[u8]) -> ArchiveFailure {
 }
 
 /// Explains an error caused by a link or a non-directory in the path.
-fn behind_a_link(error: io::Error) -> io::Error {
+fn explain_path_error(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::other("the path contains a symbolic link"),
         Some(libc::ENOTDIR) => io::Error::other("a component of the path is not a directory"),
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_path_leads_out() {
+    fn path_outside_directory_is_refused() {
         let name = |path: &str| names(path.as_bytes());
         for (path, expected) in [("a/b", "a/b"), ("/a//b/.", "a/b"), ("./", ""), ("", ""), ("...", "...")] {
             assert_eq!(name(path), Some(expected.into()), "{path}");

@@ -230,7 +230,7 @@ impl Pair<'_> {
 ///
 /// # Errors
 /// Returns the kernel's error if the kernel refuses the request.
-pub(super) fn return_frames(name: &str) -> io::Result<()> {
+pub(super) fn enable_hairpin(name: &str) -> io::Result<()> {
     let mut port = named(name);
     port.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::PortKind(InfoPortKind::Bridge),
@@ -370,7 +370,7 @@ pub(super) fn overlapping(routes: &[FoundRoute], pool: IpNet) -> Option<&FoundRo
     routes.iter().find(|route| route.destination.prefix_len() > 0 && overlap(route.destination, pool))
 }
 
-/// Returns the MTU of the interface of the host's default route.
+/// Returns the MTU of the interface of the host's default route, or `MTU_DEFAULT` if the host has no default route.
 ///
 /// # Errors
 /// Returns the kernel's error if the kernel refuses the request.

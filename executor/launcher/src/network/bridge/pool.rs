@@ -44,7 +44,7 @@ pub(super) fn lease(
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let first = u32::from_ne_bytes(random) % count;
     let mut candidates = (0..count).map(|step| numbers.start() + (first + step) % count);
-    let mut leased = None; // set once a candidate is in use
+    let mut leased = None; // set when the first candidate is already leased
     loop {
         let Some(number) = candidates.next() else { return Ok(None) };
         if leased.as_ref().is_some_and(|leased: &std::collections::BTreeSet<u32>| leased.contains(&number)) {
@@ -65,7 +65,7 @@ pub(super) fn lease(
 ///
 /// # Errors
 /// Returns an error if a file operation fails. The lease is then unchanged.
-pub(super) fn pass_on(host: &Host, network: &str, number: u32, owner: &str) -> io::Result<()> {
+pub(super) fn transfer(host: &Host, network: &str, number: u32, owner: &str) -> io::Result<()> {
     let (dir, name) = (dir(host, network), number.to_string());
     let temporary = dir.join(format!(".{owner}"));
     match fs::remove_file(&temporary) {

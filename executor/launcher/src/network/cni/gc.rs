@@ -18,14 +18,14 @@ use crate::network::{KILL_TIMEOUT, NetworkError, PluginTimeouts, longest};
 /// Calls GC for each network of CNI 1.1.0 or newer. Failures are logged.
 pub(in crate::network) fn collect(host: &Host) {
     if let Err(why) = collect_all(host) {
-        log::line(Level::Error, "", format_args!("garbage collection of CNI networks: {why}"));
+        log::line(Level::Error, "", format_args!("garbage collection of CNI networks failed: {why}"));
     }
 }
 
-/// Kills the plugins of a killed process, and removes their cgroup.
-pub(in crate::network) fn end(host: &Host) {
+/// Kills the plugins of a killed garbage collection process, and removes their cgroup.
+pub(in crate::network) fn kill_plugins(host: &Host) {
     if let Err(error) = host.hierarchies.remove(&gc_cgroup(host), KILL_TIMEOUT) {
-        log::line(Level::Error, "", format_args!("cannot remove the cgroup of garbage collection: {error}"));
+        log::line(Level::Error, "", format_args!("garbage collection of CNI networks: {error}"));
     }
 }
 
@@ -47,13 +47,13 @@ fn collect_all(host: &Host) -> Result<(), String> {
             // The list of networks reports unusable files.
             let Ok(network) = network else { continue };
             if !seen.insert(network.name.clone()) || host.networks.contains_key(&network.name) {
-                continue; // not used
+                continue; // this file is not used
             }
             if timeouts.until.saturating_duration_since(Instant::now()) == Duration::ZERO {
-                return Err(format!("the time limit has passed before network `{}`", network.name));
+                return Err(format!("the time limit expired before network `{}` was processed", network.name));
             }
             for why in collect_network(host, (&cgroup, timeouts), &network, &valid) {
-                let why = format_args!("garbage collection of network `{}`: {why}", network.name);
+                let why = format_args!("garbage collection of network `{}` failed: {why}", network.name);
                 log::line(Level::Error, "", why);
             }
         }
@@ -78,13 +78,15 @@ fn valid_attachments(host: &Host) -> Result<Vec<ValidAttachment>, String> {
                 valid.push((attachment.network.name, attachment.cni_id));
             }
             Ok(_) => {}
-            Err(error) => return Err(format!("network record of {id}: {}; nothing is removed", plain(&error))),
+            Err(error) => {
+                return Err(format!("cannot read the network record of {id}: {}; nothing is removed", plain(&error)));
+            }
         }
     }
     Ok(valid)
 }
 
-/// Calls the plugins of a network and returns the failures. The remaining plugins are called after a failure.
+/// Calls all plugins of a network, even after a failure, and returns the failures.
 fn collect_network(
     host: &Host,
     (cgroup, timeouts): (&Path, PluginTimeouts),

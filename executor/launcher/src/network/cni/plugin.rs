@@ -45,15 +45,15 @@ pub(in crate::network) enum Fault {
     NotTrusted(PathBuf),
     /// The plugin was killed after the time limit.
     #[error("no response within {} s", .0.as_secs())]
-    Late(Duration),
+    TimedOut(Duration),
     /// The plugin was killed because it wrote too much output.
     #[error("the output has more than {ANSWER_MAX} bytes")]
-    Flood,
+    TooLarge,
     #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
     Failed(PluginFailure),
     /// The plugin succeeded, but its response is not a JSON object.
     #[error("the output is not a JSON object: {0}")]
-    Garbage(String),
+    InvalidOutput(String),
     /// The plugin could not be run.
     #[error("{what}: {why}", what = .0, why = plain(.1))]
     System(&'static str, io::Error),
@@ -124,8 +124,8 @@ pub(super) fn remove_stale(
 fn object(answer: &[u8]) -> Result<Value, Fault> {
     match serde_json::from_slice(answer) {
         Ok(answer @ Value::Object(_)) => Ok(answer),
-        Ok(_) => Err(Fault::Garbage("it is another JSON type".into())),
-        Err(error) => Err(Fault::Garbage(error.to_string())),
+        Ok(_) => Err(Fault::InvalidOutput("it is another JSON type".into())),
+        Err(error) => Err(Fault::InvalidOutput(error.to_string())),
     }
 }
 
@@ -200,7 +200,7 @@ fn run(
     }
     if !has_ended(child, Instant::now() + KILL_TIMEOUT) {
         // The plugin cannot be killed now. The plugin is reaped after its exit, at the latest when this process exits.
-        return Err(Fault::Late(began.elapsed()));
+        return Err(Fault::TimedOut(began.elapsed()));
     }
     let ended = process::wait_for(child).map_err(system("cannot wait for the plugin"))?;
     let (answer, complaint, in_time) = collected.map_err(system("cannot read the plugin's output"))?;
@@ -217,8 +217,8 @@ fn has_ended(child: i32, until: Instant) -> bool {
 /// time limit.
 fn evaluate(ended: ChildExit, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
     match (ended, late) {
-        _ if answer.len() > ANSWER_MAX => Err(Fault::Flood),
-        (_, Some(after)) => Err(Fault::Late(after)),
+        _ if answer.len() > ANSWER_MAX => Err(Fault::TooLarge),
+        (_, Some(after)) => Err(Fault::TimedOut(after)),
         (ChildExit::Code(0), None) => Ok(answer),
         (ChildExit::Code(_), None) => Err(Fault::Failed(plugin_failure(&answer, complaint))),
         (ChildExit::Signal(signal), None) => {
@@ -308,7 +308,7 @@ mod tests {
         let flood = "x".repeat(ANSWER_MAX + 1);
         let late = Some(Duration::from_secs(5));
         let cases = [
-            (ChildExit::Code(0), "{}", "told", None, Ok("{}")),
+            (ChildExit::Code(0), "{}", "a warning", None, Ok("{}")),
             (ChildExit::Code(0), "", "", None, Ok("")),
             (ChildExit::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
             (ChildExit::Code(1), "no JSON", "its last words\n", None, Err("its last words")),

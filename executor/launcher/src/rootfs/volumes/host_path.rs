@@ -6,8 +6,8 @@
 //! ```
 //! All steps run in the host's mount namespace. In the launcher's own namespace, later mounts of the host are missing
 //! if the host's mounts are private, and no mount is a peer of a host mount. Users of the host may replace any part of
-//! the path at any time. So a path is checked by its text, opened without links beneath the entry's directory, and
-//! after that used only through its descriptor.
+//! the path at any time. Therefore a path is checked by its text, opened without links beneath the entry's directory,
+//! and after that used only through its descriptor.
 
 use std::fs;
 use std::io;
@@ -194,7 +194,7 @@ impl HostPathVolume<'_> {
         if !is_safe {
             let why = format!(
                 "`{}`: host users could run setuid-root programs that a container creates there; make a parent \
-                 directory of {} accessible only to root (mode 0700), mount its file systems with nosuid, or set \
+                 directory of {} accessible only to root (mode 0700), mount the file systems there with nosuid, or set \
                  `suid = true` in the entry of policy.host_paths",
                 self.shown(),
                 rule.path.display()

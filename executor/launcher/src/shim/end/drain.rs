@@ -1,8 +1,9 @@
 //! Delivers the last output to clients that read more slowly than the process wrote. The process has exited, and its
-//! secrets may already be wiped. The exit is not reported before lossless clients have received all output.
+//! secrets may already be wiped. The exit is reported after lossless clients have received all output.
 //!
-//! There is no time limit unless the container is stopped. After a Stop, all clients have the rest of the grace period,
-//! but at least [`READ_TIME_MIN`]. Clients that are not lossless always have at least this time.
+//! Lossless clients have no time limit unless the container is stopped. After a Stop, all clients have the rest of the
+//! grace period, but at least [`READ_TIME_MIN`]. If no lossless client is attached or awaited, the other clients have
+//! [`READ_TIME_MIN`].
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -73,7 +74,7 @@ impl<'a> OutputDrain<'a> {
             };
             control.answer(&answer, result);
         }
-        control.tidy();
+        control.remove_closed();
         self.clients.poll_clients();
     }
 
@@ -82,7 +83,7 @@ impl<'a> OutputDrain<'a> {
         self.stop_asked = Some(self.stop_asked.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Waits until clients have received the last output or their deadline has passed.
+    /// Waits until the clients have received the last output, or until their deadline.
     pub(crate) fn deliver(mut self, control: &mut Control, signals: &SignalEvents) {
         loop {
             self.poll(control, signals);
@@ -97,7 +98,7 @@ impl<'a> OutputDrain<'a> {
             events.due(stop.into_iter().chain(self.clients.is_settled().then_some(least)));
             events.due([now + WAIT_MAX]);
             control.heartbeat().rest();
-            let _ = events.wait(); // the next turn polls all sources
+            let _ = events.wait(); // the next iteration polls all sources
         }
     }
 }

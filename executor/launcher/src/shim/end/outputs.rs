@@ -6,15 +6,15 @@
 //!  store   the shim: checks each descriptor again and copies it into the state directory           (outputs/store.rs)
 //! ```
 //! The process that reads the container's tree has no privilege, and the process that writes never enters the
-//! container. All processes of the container have exited, so the tree cannot change.
+//! container. All processes of the container have exited, so the container cannot change the tree.
 //!
 //! These are never captured: symbolic links and paths through a symbolic link, secret files (identified by the device
 //! of their file system), anything but regular files, files that the process's user may not read, and files beyond the
 //! limits (core's `outputs`). Each of them is reported with a reason.
 //!
 //! The cleanup of the container waits for the capture at most [`CAPTURE_TIMEOUT`], and after a Stop at most the grace
-//! period. Files that are not captured within this time are reported as skipped. The descriptor of the mount namespace
-//! is closed before the wipe, so that the namespace does not keep the memory of the secret files.
+//! period. Files that are not captured within this time are reported as skipped. The helper is killed before the
+//! secrets are wiped.
 
 mod store;
 mod walk;
@@ -66,7 +66,7 @@ pub(crate) struct Namespaces {
 }
 
 impl OutputsSource {
-    /// Opens the source of a container that declares outputs.
+    /// Opens the namespaces of a container that declares outputs. Returns `None` if the container declares none.
     pub(crate) fn from_process(plan: &Plan, init: i32) -> Option<Self> {
         let planned = plan.outputs.clone()?;
         let own = plan.isolation.user_namespace == UserNamespace::Own;
@@ -119,7 +119,7 @@ fn attempt(
         Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("cannot store the outputs"))?;
     let walk = OutputSearch { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
     let helper = OutputsHelper::fork(&walk, &namespaces).map_err(failed("cannot fork a helper"))?;
-    drop(namespaces); // from here on only the helper holds them
+    drop(namespaces); // the helper has its own descriptors
     let taken = take_all(&helper, &planned.source, &mut store, attention);
     helper.kill(record.plan.id.as_str());
     taken?;
@@ -143,7 +143,7 @@ fn take_all(
     store: &mut Store<'_>,
     attention: &mut CaptureEvents<'_, '_>,
 ) -> Result<(), String> {
-    let mut heard = 0;
+    let mut handled = 0;
     let why = loop {
         if let Some(why) = attention.wait(&helper.socket) {
             break why.to_owned();
@@ -161,11 +161,11 @@ fn take_all(
             }
             Err(why) => break why,
         }
-        heard += 1;
-        helper.go_on();
+        handled += 1;
+        helper.acknowledge();
     };
     let rest: &[PathBuf] = match declared {
-        OutputSource::Files(files) => files.get(heard..).unwrap_or_default(),
+        OutputSource::Files(files) => files.get(handled..).unwrap_or_default(),
         OutputSource::Directory(directory) => std::slice::from_ref(directory),
     };
     for path in rest {
@@ -207,7 +207,7 @@ impl OutputsHelper {
         Ok(Some((found, fds.into_iter().next())))
     }
 
-    fn go_on(&self) {
+    fn acknowledge(&self) {
         let _ = self.socket.send(b"+", &[]); // the next receive detects an exit
     }
 
@@ -239,7 +239,7 @@ impl CaptureEvents<'_, '_> {
         self.last.register(&mut events, self.control, self.signals);
         events.due([self.ends]);
         self.control.heartbeat().rest();
-        let _ = events.wait(); // the next turn polls all sources
+        let _ = events.wait(); // the next iteration polls all sources
         self.poll()
     }
 

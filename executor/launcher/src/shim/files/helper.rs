@@ -1,8 +1,7 @@
 //! Executes work in a forked helper process, because the work needs another cgroup or other namespaces than the shim's.
 //!
 //! The result is success, or the failed step with its error. The helper sends the open secret files to the shim, which
-//! wipes them. The kernel kills the helper when the shim exits, because after that no process would wipe the helper's
-//! files.
+//! wipes them. The kernel kills the helper if the shim exits, because no process would then wipe the helper's files.
 
 use crate::errors::plain;
 use std::io;
@@ -29,7 +28,7 @@ pub(crate) enum HelperError {
         /// The complete error message, in one line.
         words: String,
     },
-    /// The helper was killed, for example by the kernel because the cgroup's memory is exhausted.
+    /// The helper was killed, for example by the OOM killer because the cgroup's memory is exhausted.
     Killed,
 }
 
@@ -108,7 +107,10 @@ impl HelperError {
 impl From<HelperError> for Refused {
     fn from(error: HelperError) -> Self {
         match error {
-            HelperError::Killed => Self::new(Reason::Internal, "a helper was killed"),
+            HelperError::Killed => Self::new(
+                Reason::Internal,
+                "a helper process was killed: the container or the host may be out of memory",
+            ),
             HelperError::Failed { errno: libc::ENOSPC | libc::ENOMEM, words } => Self::new(Reason::Exhausted, words),
             HelperError::Failed { words, .. } => crate::errors::failed_by(words),
         }

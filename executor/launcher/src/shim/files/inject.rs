@@ -7,10 +7,10 @@
 //! namespaces.
 //!
 //! If the container has a runtime token, the helper generates the token, writes it as one of the files and returns its
-//! digest. So no long-running process has ever held the token. The helper then also stores the other secret inputs in
-//! the volume, and mounts the directory of the daemon's socket in the container. A view of these inputs is mounted
-//! below that directory, accessible only to root of the host. A launcher that has no handle on the volume of a
-//! container without a shim opens a handle through this view.
+//! digest. The shim later reads the token from the volume in order to mask it in the output. For such a container, the
+//! helper also stores the other secret inputs in the volume, and mounts the directory of the daemon's socket in the
+//! container. A view of these inputs is mounted below that directory, accessible only to root of the host. If the shim
+//! has exited and the launcher has no handle on the volume, the launcher opens a handle through this view.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -91,7 +91,7 @@ pub(crate) fn ownership(
     (owner, files.iter().map(access).collect())
 }
 
-/// Copies the contents of secret files. The copy is charged to the cgroup of the calling process, so copy them before
+/// Copies the contents of secret files. The copy is charged to the cgroup of the calling process, so call this before
 /// joining the container's cgroup.
 pub(crate) fn copy_contents(payload: &MemFile) -> Result<PrivateCopy, HelperFailure> {
     payload.copy().map_err(|error| HelperFailure("cannot read the contents of the secret files".into(), error))
@@ -250,7 +250,7 @@ impl Injection<'_> {
         Ok(token)
     }
 
-    /// Writes the files and the other inputs to be stored, which are charged to the container's memory.
+    /// Writes the files and the other secret inputs into the volume. Their memory is charged to the container.
     fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, HelperFailure> {
         let PreparedContainer { user, file_groups, .. } = self.prepared;
         let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);
@@ -298,7 +298,7 @@ impl Injection<'_> {
         Ok(token.map(|token| TokenDigest::from_token(token.as_bytes())))
     }
 
-    /// Writes the inputs of the steps in a tree of actions. Each input is stored until its step begins.
+    /// Stores the payloads and files of the steps in a tree of actions, and the URLs of its transfers.
     fn fill_steps(
         &self,
         volume: &Volume,
@@ -359,7 +359,7 @@ impl Injection<'_> {
                 steps: self.plan.has_hidden_secrets().then(|| volume.steps_views()).transpose()?,
             })
         };
-        attached_if_need_be(volume, self.staging, views)
+        create_views(volume, self.staging, views)
             .map_err(|error| HelperFailure("cannot create views of the secret files".into(), error))
     }
 }
@@ -377,11 +377,7 @@ struct InjectedViews {
 }
 
 /// Creates views of a volume. If the kernel cannot clone a detached mount, the volume is first attached at `staging`.
-pub(crate) fn attached_if_need_be<T>(
-    volume: &Volume,
-    staging: &Path,
-    views: impl Fn() -> io::Result<T>,
-) -> io::Result<T> {
+pub(crate) fn create_views<T>(volume: &Volume, staging: &Path, views: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match views() {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             open_dir(staging).and_then(|staging| volume.attach(staging.as_fd())).and_then(|()| views())
@@ -409,7 +405,7 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Mounts views at a new directory of the container's /dev, on top of each other.
+/// Creates a directory in the container's /dev, and mounts the views there, each over the previous view.
 fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> Result<(), HelperFailure> {
     let show = || -> io::Result<()> {
         let dev = dev()?;
@@ -458,20 +454,20 @@ fn place_late(LateMount { path, view, is_file }: &LateMount) -> io::Result<()> {
 }
 
 /// Creates `/dev/console` in the new /dev, as the OCI runtime specification requires for a container with a terminal.
-/// At this point the container's devpts has only this terminal. `/dev/console` is a symbolic link, because a mount
-/// target could be replaced by other processes.
+/// The program's terminal will be the first terminal of the container's devpts. `/dev/console` is a symbolic link,
+/// because other processes could replace the target of a mount.
 fn console() -> io::Result<()> {
     Ok(rustix::fs::symlinkat(FIRST_TERMINAL, dev()?, "console")?)
 }
 
-/// Opens the container's /dev. The caller is in the container.
+/// Opens the container's /dev. The calling process is in the container's mount namespace.
 fn dev() -> io::Result<OwnedFd> {
     let root = open_dir(Path::new("/"))?;
     open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
 }
 
-/// Returns true if a container may request inputs other than files, or writable files. These inputs are stored in the
-/// container's volume.
+/// Returns true if the container has a runtime token and may request inputs other than files, or writable files, with
+/// this token. These inputs are stored in the container's volume.
 pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
     let manifest = Manifest::from_plan(plan);
     let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());

@@ -7,7 +7,7 @@
 //!   swap      one rename for each directory; a single mounted file is replaced by a mount beneath it,
 //!             by a helper in the container's mount namespace
 //!   record    write the new list and generation to the disk, and inform the daemon
-//!   linger    keep the old generation for a moment, for programs that have just looked it up, then wipe it
+//!   linger    keep the old generation for a moment, for programs that have just opened it, then wipe it
 //! ```
 //! If a step fails, the old generation stays in use and the new generation is removed.
 
@@ -61,7 +61,7 @@ const WARNINGS_MAX: usize = 20;
 
 /// An update of the secret files, as received from the daemon.
 pub(crate) struct Update {
-    /// Signal to send to init afterwards. 0 means none.
+    /// Signal for the main process after the update. 0 means none.
     pub(crate) signal: i32,
     /// Descriptors as listed by `UPDATE_FDS`.
     pub(crate) fds: Vec<OwnedFd>,
@@ -245,7 +245,7 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
     let new: u64 = update.changed.iter().map(|index| update.files[*index].size.div_ceil(host.page) * host.page).sum();
     let overhead = FILE_OVERHEAD * update.files.len() as u64;
     make_room(host, ready, old, new + overhead)?;
-    keep_records(ready, record)?;
+    reserve_record_space(ready, record)?;
     let volume = ready
         .remains
         .volumes
@@ -269,7 +269,7 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
     }
     // Mask the new values before the process can print them. Stop if masking fails.
     let masked = announce(&mut ready.watch, &mut ready.log, validated, contents);
-    let masked = match masked.and_then(|masked| keep_records(ready, &masked).map(|()| masked)) {
+    let masked = match masked.and_then(|masked| reserve_record_space(ready, &masked).map(|()| masked)) {
         Ok(masked) => masked,
         Err(refused) => {
             withdraw(&mut ready.watch, &mut ready.log);
@@ -279,11 +279,11 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
     };
     let record = &masked;
     let swap = Swap { volume, rotation: &rotation, placed, prepared: record.prepared.as_ref() };
-    let recorded = swap.forth().and_then(|()| {
+    let recorded = swap.apply().and_then(|()| {
         ready.remains.dirs.write_record(record).map_err(|error| failed("cannot write the container's record", &error))
     });
     if let Err(refused) = recorded {
-        match swap.back() {
+        match swap.revert() {
             Ok(()) => {
                 withdraw(&mut ready.watch, &mut ready.log);
                 discard(id, rotation);
@@ -405,7 +405,7 @@ fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
 }
 
 /// Checks that the record is not too large to be read, and reserves enough space for the exit record.
-pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
+pub(crate) fn reserve_record_space(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
     let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
     if size > RECORD_MAX {
         let why = format!("the container's record would be {size} bytes; the maximum is {RECORD_MAX}");

@@ -39,7 +39,7 @@ const ACCEPTED: &[u8] = b"taken";
 pub(crate) const NOT_ACCEPTED: &[u8] = b"not taken";
 /// Maximum size of a command, in bytes.
 const COMMAND_MAX: usize = 64 << 10;
-/// Maximum number of groups in a command to a warm container. Each group has at most 11 bytes.
+/// Maximum number of groups in a command to a warm container. Each group needs at most 11 bytes of the command.
 pub(crate) const GROUPS_MAX: usize = 4096;
 
 /// Command that activates a container.
@@ -101,7 +101,7 @@ impl ActivationMessage {
     /// Sends the command to init and waits until init has executed it.
     ///
     /// # Errors
-    /// Returns an error with the step that failed in init, or if init has exited.
+    /// Returns a refusal if a step fails in init or if init has exited. The message names the failed step.
     pub(crate) fn execute(self, init: &Seqpacket) -> Result<(), Refused> {
         let error = |error: io::Error| failed("cannot activate the warm container", &error);
         self.send(init, None).map_err(error)?;
@@ -115,8 +115,8 @@ impl ActivationMessage {
         }
     }
 
-    /// Sends the command to init together with the payload, without waiting. If a step fails, init sends
-    /// [`NOT_ACCEPTED`] before the error message.
+    /// Sends the command to init, together with the payload if there is one, and does not wait. If a step fails and the
+    /// command carries a payload, init sends [`NOT_ACCEPTED`] before the error message.
     ///
     /// # Errors
     /// Returns an error if init has exited.
@@ -127,24 +127,25 @@ impl ActivationMessage {
     }
 }
 
-/// Waits for the command, in init, and executes it. Returns the payload, too, if the command carried it.
+/// Runs in init: waits for the command and executes it. Also returns the payload, if the command carried one.
 ///
 /// # Errors
-/// Returns an error with the step if a step fails. The caller must then exit, because it may still have privileges.
+/// Returns the failed step and its error if a step fails. The caller must then exit, because it may still have
+/// privileges.
 pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
-    ready(socket);
+    prepare_for_command(socket);
     let mut buffer = vec![0; COMMAND_MAX];
     let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
-    let (length, mut fds) = received.map_err(step("wait for a container"))?;
+    let (length, mut fds) = received.map_err(step("cannot wait for a container"))?;
     let read = serde_json::from_slice::<ActivationCommand>(&buffer[..length]).map_err(io::Error::from);
-    let command = read.map_err(step("read the activation command"))?;
+    let command = read.map_err(step("cannot read the activation command"))?;
     drop(buffer);
     let views = command.mounts.len() + usize::from(command.generations);
     let payload = (fds.len() > 1 + 3 + views).then(|| fds.pop()).flatten();
-    let accepted = command.take(fds).and_then(|part| {
+    let accepted = command.apply(fds).and_then(|part| {
         if payload.is_none() {
-            socket.send(ACCEPTED, &[]).map_err(step("report the activation"))?;
+            socket.send(ACCEPTED, &[]).map_err(step("cannot report the activation"))?;
         }
         Ok(part)
     });
@@ -161,7 +162,7 @@ pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>),
 
 /// Prepares init for a command: closes the launcher's descriptors, returns memory that libcontainer has used, and
 /// parses a sample command, so that the memory for parsing is already allocated.
-fn ready(socket: &Seqpacket) {
+fn prepare_for_command(socket: &Seqpacket) {
     let _ = process::close_all_but(&[socket.as_fd()]); // repeated before execve
     heap::trim();
     let _ = process::trim_stack();
@@ -181,27 +182,28 @@ fn ready(socket: &Seqpacket) {
 }
 
 impl ActivationCommand {
-    /// Activates this process as the container's init, with its root file system, standard descriptors and views.
-    fn take(self, fds: Vec<OwnedFd>) -> Result<InitSpec, StartFailure> {
+    /// Turns this process into the container's init. `fds` are the root file system, the standard descriptors and the
+    /// views.
+    fn apply(self, fds: Vec<OwnedFd>) -> Result<InitSpec, StartFailure> {
         let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
         let Self { part, host_name, nofile, capabilities, ambient, mounts, generations } = self;
         let mut fds = fds.into_iter();
         let (Some(root), Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next(), fds.next())
         else {
-            return Err(step("read the activation command")(io::ErrorKind::InvalidData.into()));
+            return Err(step("cannot read the activation command")(io::ErrorKind::InvalidData.into()));
         };
         let generations = if generations { fds.next() } else { None };
         let views: Vec<OwnedFd> = fds.collect();
-        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("set the standard streams"))?;
-        root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("replace the root"))?;
+        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("cannot set the standard streams"))?;
+        root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("cannot replace the root"))?;
         let owner = (part.user.uid, part.user.gid);
         inject::show(&mounts, &views, generations.as_ref(), |_| Some(owner))
             .map_err(|HelperFailure(what, error)| StartFailure::new(what, error))?;
-        root::set_host_name(&host_name).map_err(step("set the host name"))?;
+        root::set_host_name(&host_name).map_err(step("cannot set the host name"))?;
         let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
-        nofile.map_err(|error| step("limit open files")(error.into()))?;
+        nofile.map_err(|error| step("cannot limit open files")(error.into()))?;
         let core = setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX);
-        core.map_err(|error| step("limit core files")(error.into()))?;
+        core.map_err(|error| step("cannot limit core files")(error.into()))?;
         let user = &part.user;
         let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| {
             Credentials {
@@ -216,7 +218,7 @@ impl ActivationCommand {
         });
         credentials
             .and_then(|credentials| drop_to_credentials(&credentials))
-            .map_err(step("become the container's user"))?;
+            .map_err(step("cannot become the container's user"))?;
         Ok(part)
     }
 }

@@ -35,7 +35,7 @@ const NAME: &str = "c";
 
 /// A container whose init waits to be started.
 pub(crate) struct Created {
-    /// `None` after the start: libcontainer's value is no longer needed, and its memory is freed.
+    /// `None` after the start, when libcontainer's value is no longer needed.
     container: Option<Container>,
     pid: i32,
     pidfd: OwnedFd,
@@ -56,7 +56,7 @@ pub(crate) enum NotStarted {
     },
     /// The warm init was not activated, so there is no container.
     Refused(Refused),
-    /// The container was held, and exited before its start.
+    /// The container was held, and before its start it was stopped or its init exited.
     Ended(Failure),
 }
 
@@ -129,7 +129,7 @@ impl Created {
     /// message is sent now, and the call returns after init has executed the command.
     ///
     /// # Errors
-    /// Returns an error with the step that failed in init, or if init has exited.
+    /// Returns a refusal if a step fails in init or if init has exited. The message names the failed step.
     pub(crate) fn activate(&mut self, message: ActivationMessage, at_once: bool) -> Result<(), Refused> {
         if at_once {
             self.activation = Some(message);
@@ -173,7 +173,7 @@ impl Created {
         }
         let mut terminal = None;
         loop {
-            self.await_word().map_err(|error| failed("cannot wait for the container's init", &error))?;
+            self.await_message().map_err(|error| failed("cannot wait for the container's init", &error))?;
             let mut reported = vec![0; FAILURE_MAX];
             match self.socket.recv(&mut reported) {
                 // The socket closes on execve or exit; waitpid distinguishes them.
@@ -201,7 +201,7 @@ impl Created {
     }
 
     /// Waits until init sends a message or closes the socket.
-    fn await_word(&self) -> io::Result<()> {
+    fn await_message(&self) -> io::Result<()> {
         if readable_by(&self.socket, Instant::now() + START_TIMEOUT)? {
             return Ok(());
         }

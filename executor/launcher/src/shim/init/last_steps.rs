@@ -1,9 +1,9 @@
 //! Runs the last steps of a container's init, between libcontainer and the program. The module is the launcher's
 //! implementation of libcontainer's `Executor`.
 //!
-//! `Init` runs in the cloned process, in the container, without privilege. Init waits for the process payload on a
+//! `Init` runs in the cloned process, in the container, without privileges. Init waits for the process payload on a
 //! socket, opens its terminal if it has one, and executes the program ([`crate::program`]). Init reports failures on
-//! the same socket. The socket closes when execve succeeds. In a warm container, init has privilege over its own
+//! the same socket. The socket closes when execve succeeds. In a warm container, init has privileges over its own
 //! namespaces until it has executed the activation command ([`super::activation`]).
 
 use std::collections::HashMap;
@@ -28,8 +28,8 @@ use crate::seccomp::Filter;
 
 /// Name of the executor's own init. `ps` in the container shows it.
 const INIT: &CStr = c"init";
-/// Command line of an init that runs no program. Otherwise the container would see the launcher's command line, with
-/// host paths.
+/// Command line of an init that does not itself become the program. Without it, the container would see the launcher's
+/// command line, with host paths.
 const INIT_TITLE: &str = "executor-init";
 /// Message in which init sends its terminal. The message is shorter than any failure message.
 pub(crate) const TERMINAL: &[u8] = b"tty";
@@ -59,16 +59,16 @@ impl Init {
             title::set(INIT_TITLE);
             return match self.await_start().and_then(|_| process::hold_signals()) {
                 Ok(()) => self.serve(None),
-                Err(error) => StartFailure::new("set up the init", error),
+                Err(error) => StartFailure::new("cannot set up the init", error),
             };
         }
         let program = self.receive(payload).and_then(|payload| {
             if part.role == InitRole::Parent {
-                self.stay()?;
+                self.fork_program()?;
             }
             if let Some((rows, columns)) = part.terminal {
                 self.take_terminal(Window::new(rows, columns))
-                    .map_err(|error| StartFailure::new("open a terminal", error))?;
+                    .map_err(|error| StartFailure::new("cannot open a terminal", error))?;
             }
             Program::read(&payload, None, &part.device_environment, &part.user.home)
         });
@@ -81,11 +81,11 @@ impl Init {
         }
     }
 
-    /// Forks, and returns only in the child. The first process serves as PID 1. PID 1 never reads the payload, closes
-    /// all descriptors and installs the program's system call filter. No process in the container can inspect the
-    /// memory of PID 1, which is a copy of the shim's memory.
-    fn stay(&self) -> Result<(), StartFailure> {
-        let failed = |error: io::Error| StartFailure::new("set up the init", error);
+    /// Forks, and returns only in the child, which executes the program. The parent serves as PID 1: it closes all
+    /// descriptors, installs the program's system call filter, and never reads the payload. No process in the container
+    /// can inspect the memory of PID 1, which is a copy of the shim's memory.
+    fn fork_program(&self) -> Result<(), StartFailure> {
+        let failed = |error: io::Error| StartFailure::new("cannot set up the init", error);
         process::hold_signals().map_err(failed)?;
         // Set the name before the fork, so that the child inherits it. The child gets its own name when it executes the
         // program.
@@ -99,7 +99,7 @@ impl Init {
     }
 
     /// Serves as the container's first process: forwards signals and reaps processes until `child` exits. Without a
-    /// child, reaps processes until it is killed.
+    /// child, reaps processes until this process is killed.
     fn serve(&self, child: Option<i32>) -> ! {
         let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
         let served = rustix::thread::set_name(INIT)
@@ -119,7 +119,7 @@ impl Init {
 
     /// Returns the payload. If `payload` is unset, waits for the start message, which carries the payload.
     fn receive(&self, payload: Option<OwnedFd>) -> Result<MemFile, StartFailure> {
-        let failed = |error: io::Error| StartFailure::new("receive the payload", error);
+        let failed = |error: io::Error| StartFailure::new("cannot receive the payload", error);
         let fd = match payload {
             Some(fd) => fd,
             None => {
@@ -136,7 +136,7 @@ impl Init {
         Ok(fds)
     }
 
-    /// Opens a terminal in the container's own devpts and sends the other end to the shim.
+    /// Opens a terminal in the container's own devpts and sends the terminal's control end to the shim.
     fn take_terminal(&self, window: Window) -> io::Result<()> {
         let master = Terminal::open()?.control()?;
         pty::resize(master.as_fd(), window)?;

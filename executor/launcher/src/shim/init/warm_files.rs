@@ -1,10 +1,11 @@
-//! Writes and mounts the secret files of an activated warm container without a helper, if only files are injected.
+//! Writes and mounts the secret files of a warm container that is being activated, without a helper process. Used if
+//! only files are injected.
 //!
-//! The init of a warm container may still mount in its own namespaces, so it mounts the files when it replaces its root
-//! ([`super::activation`]). The shim writes the files before init replaces its root. While writing, the shim is in the
-//! container's memory cgroup, so that the files' pages count against the container's limit, as if a helper had written
-//! them ([`crate::shim::files::inject`]). A helper is still used for containers that need more than files or have
-//! little memory, and on hosts where moving between cgroups is slow.
+//! The init of a warm container still has the privilege to mount in its own namespaces, and mounts the files when it
+//! replaces its root ([`super::activation`]). The shim writes the files before init replaces its root. While writing,
+//! the shim is in the container's memory cgroup, so that the files' pages count against the container's limit, as if a
+//! helper had written them ([`crate::shim::files::inject`]). A helper is still used for containers that need more than
+//! files or have little memory, and on hosts where moving between cgroups is slow.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,14 +23,14 @@ use crate::errors::failed;
 use crate::finish::Remains;
 use crate::host::Host;
 use crate::shim::files::helper::HelperFailure;
-use crate::shim::files::inject::{attached_if_need_be, copy_contents, decode_contents, ownership};
+use crate::shim::files::inject::{copy_contents, create_views, decode_contents, ownership};
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
 
 /// Maximum number of views in a command to init, including the view of the generations.
 pub(crate) const VIEWS_MAX: usize = 4;
-/// Memory in bytes that a container's limit must permit in addition to twice the size of its files. If the limit is
-/// lower, a helper writes the files, so that the shim is not killed at the limit.
+/// Memory in bytes that a container's memory limit must allow in addition to twice the size of its files. If the limit
+/// is lower, a helper writes the files, so that the OOM killer does not kill the shim.
 const ROOM: u64 = 16 << 20;
 
 /// Parameters for writing the files.
@@ -71,7 +72,7 @@ impl WarmFiles<'_> {
         control: &mut Control,
     ) -> Result<Option<WrittenFiles>, Refused> {
         let size = placement::volume_size(&self.plan.files, host.page);
-        if !self.are_all() || !self.have_room(size) || !host.hierarchies.moves_at_once() {
+        if !self.fits_command() || !self.fits_memory_limit(size) || !host.hierarchies.moves_at_once() {
             return Ok(None);
         }
         let system = |error| failed("cannot create the secret file system", &error);
@@ -87,18 +88,18 @@ impl WarmFiles<'_> {
             let mounts = volume.views(self.mounts, layout)?;
             Ok(WarmViews { mounts, generations: volume.generations_view(self.mounts, layout)? })
         };
-        let views = attached_if_need_be(volume, self.staging, views).map_err(system)?;
+        let views = create_views(volume, self.staging, views).map_err(system)?;
         Ok(Some(WrittenFiles { views, contents }))
     }
 
     /// Returns true if only files are injected and the files need at most [`VIEWS_MAX`] views.
-    fn are_all(&self) -> bool {
+    fn fits_command(&self) -> bool {
         let layout = self.plan.layout();
         let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, layout));
-        carries_files_at_most(self.plan) && !self.mounts.is_empty() && views <= VIEWS_MAX
+        injects_only_files(self.plan) && !self.mounts.is_empty() && views <= VIEWS_MAX
     }
 
-    fn have_room(&self, size: VolumeSize) -> bool {
+    fn fits_memory_limit(&self, size: VolumeSize) -> bool {
         let limit = self.plan.limits.memory_bytes;
         limit == 0 || limit >= size.bytes.saturating_mul(2).saturating_add(ROOM)
     }
@@ -121,8 +122,8 @@ impl WarmFiles<'_> {
     }
 }
 
-/// Returns true if only files are injected into a container of this plan.
-pub(crate) fn carries_files_at_most(plan: &Plan) -> bool {
+/// Returns true if nothing except secret files is injected into a container of this plan.
+pub(crate) fn injects_only_files(plan: &Plan) -> bool {
     !plan.terminal
         && plan.surroundings.sysctls.is_empty()
         && plan.termination_message.is_none()

@@ -8,8 +8,8 @@
 //! [`RETURN_TIME`] for the client, and the client resumes at its position.
 //!
 //! Other clients never block the process. The unread output of a client is kept up to a limit, and beyond the limit the
-//! client is informed of the number of missed bytes. Input is sent to one destination and not buffered: while the
-//! process does not read its input, no more input is read from the client.
+//! client is informed of the number of missed bytes. Input has one destination, and at most one packet of input is
+//! buffered: while the process does not read its input, no more input is read from the client.
 
 mod window;
 
@@ -34,7 +34,8 @@ const QUEUE_MAX: u64 = 256 << 10;
 /// Number of bytes that are kept after they were sent to a client that may return: enough for all data in flight.
 /// Sockets and the queues of the daemon and its HTTP/2 library hold about 1.2 MiB.
 const REPLAY_MAX: u64 = 2 << 20;
-/// Maximum time to wait for the first reader, or for a reader whose daemon has exited. Clients wait 30 s for a daemon.
+/// Maximum time to wait for the first reader, or for a reader whose daemon has exited. Clients wait at most 30 s for a
+/// new daemon.
 const RETURN_TIME: Duration = Duration::from_secs(30);
 /// Number of bytes of output that are kept for the first client.
 const BACKLOG_MAX: u64 = 64 << 10;
@@ -53,7 +54,7 @@ pub(crate) struct Attached {
     window: Window,
     /// True if some output is kept for the first client.
     expected: bool,
-    /// Time until which all output is kept for the reader that the run awaits.
+    /// Time until which all output is kept for the reader that the run awaits. `None` if no reader is awaited.
     awaited: Option<Instant>,
     /// Clients that have disconnected because their daemon exited.
     absent: Vec<Absent>,
@@ -138,7 +139,7 @@ impl Attached {
         self.awaited = Some(Instant::now() + RETURN_TIME);
     }
 
-    /// Accepts a client that wants to attach.
+    /// Attaches a client.
     ///
     /// # Errors
     /// Returns a refusal if there are too many clients, another client sends input, or the requested position is beyond
@@ -287,7 +288,7 @@ impl Attached {
                 index += 1;
             } else {
                 let client = self.clients.remove(index);
-                self.absent.extend(client_is_gone(&client));
+                self.absent.extend(absent_client(&client));
             }
         }
         let now = Instant::now();
@@ -401,7 +402,7 @@ impl Sink {
 }
 
 /// Returns an absent client for a disconnected client that may return: a resumable client that has not left.
-fn client_is_gone(client: &AttachedClient) -> Option<Absent> {
+fn absent_client(client: &AttachedClient) -> Option<Absent> {
     let returns = client.resumable && !client.left;
     returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })
 }

@@ -41,8 +41,8 @@ use crate::log::{self, Level};
 /// Time without further output after which held-back output is written. The time is long enough for a program that
 /// writes a line in parts, and short enough for a client that follows the log.
 const FLUSH_DELAY: Duration = Duration::from_millis(200);
-/// Like [`FLUSH_DELAY`], if the held-back output has at least [`LIKELY_VALUE`] bytes: on a busy machine, a program may
-/// pause within a value.
+/// Time without further output after which held-back output of at least [`LIKELY_VALUE`] bytes is written. On a busy
+/// machine, a program may pause within a value.
 const LIKELY_VALUE_DELAY: Duration = Duration::from_secs(5);
 /// Minimum length of held-back output that is probably the start of a value and not a coincidence, in bytes.
 const LIKELY_VALUE: usize = 32;
@@ -57,7 +57,7 @@ pub(crate) struct Log {
     size: u64,
     header: u64,
     size_max: u64,
-    /// File of the host that receives the output, too.
+    /// Log file of the request, on the host, which also receives the output. `None` if the request has none.
     copy: Option<LogFile>,
     /// Position of the end of the log in the whole output.
     place: LogPosition,
@@ -181,19 +181,19 @@ impl Log {
     /// Returns the container's standard input, output and error. The pipes belong to the container user, so that the
     /// process can reopen /dev/stdout. Pipes are used even if output is not logged: attached clients receive the
     /// output, and libcontainer would reopen a /dev/null read-only.
-    pub(crate) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<[OwnedFd; 3]> {
+    pub(crate) fn stdio(&mut self, uid: u32, gid: u32) -> io::Result<[OwnedFd; 3]> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         if self.terminal {
             return Ok([null()?, null()?, null()?]); // used until the process has opened its terminal
         }
         let stdin = if self.stdin { self.input(uid, gid)? } else { null()? };
         let source = Rc::clone(&self.source);
-        let stdout = self.end_of(Stream::Stdout, &source, None, (uid, gid))?;
-        Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, None, (uid, gid))?])
+        let stdout = self.output_pipe(Stream::Stdout, &source, None, (uid, gid))?;
+        Ok([stdin, stdout, self.output_pipe(Stream::Stderr, &source, None, (uid, gid))?])
     }
 
     /// Returns standard input, output and error for a process of a tree of actions.
-    pub(crate) fn ends_of(
+    pub(crate) fn step_stdio(
         &mut self,
         process: usize,
         plan: &PlannedProcess,
@@ -201,12 +201,12 @@ impl Log {
     ) -> io::Result<[OwnedFd; 3]> {
         let stdin = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let source = LogSource::from_process(plan);
-        let stdout = self.end_of(Stream::Stdout, &source, Some(process), owner)?;
-        Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, Some(process), owner)?])
+        let stdout = self.output_pipe(Stream::Stdout, &source, Some(process), owner)?;
+        Ok([stdin, stdout, self.output_pipe(Stream::Stderr, &source, Some(process), owner)?])
     }
 
     /// Creates a pipe that the shim reads, and returns the write end for the process.
-    fn end_of(
+    fn output_pipe(
         &mut self,
         stream: Stream,
         source: &Rc<LogSource>,
@@ -250,7 +250,7 @@ impl Log {
     }
 
     /// Sends queued output to clients and reads their input.
-    pub(crate) fn attend_clients(&mut self) {
+    pub(crate) fn poll_clients(&mut self) {
         self.attached.poll_clients();
     }
 
@@ -273,23 +273,23 @@ impl Log {
     /// Reads some of the available output of each stream, unless a client blocks the output.
     pub(crate) fn pump(&mut self) {
         if !self.attached.blocks_output() {
-            self.take_some(|_| true);
+            self.read_some(|_| true);
         }
     }
 
     /// Reads all output that a process of a tree of actions has written, unless a client blocks the output.
     pub(crate) fn drain(&mut self, process: usize) {
-        while !self.attached.blocks_output() && self.take_some(|of| of == Some(process)) {}
+        while !self.attached.blocks_output() && self.read_some(|of| of == Some(process)) {}
     }
 
     /// Reads all remaining output, even if a client blocks the output. Called when no more output will be written.
     pub(crate) fn pump_rest(&mut self) {
-        while self.take_some(|_| true) {}
+        while self.read_some(|_| true) {}
     }
 
-    /// Reads some output of each stream of the processes for which `meant` returns true. Returns true if there may be
-    /// more.
-    fn take_some(&mut self, meant: impl Fn(Option<usize>) -> bool) -> bool {
+    /// Reads some output of each stream of the processes for which `meant` returns true. Returns true if output was
+    /// read, so there may be more.
+    fn read_some(&mut self, meant: impl Fn(Option<usize>) -> bool) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
         for of_one in pipes.chunk_by_mut(|one, next| one.process == next.process) {
@@ -321,8 +321,8 @@ impl Log {
     }
 
     /// Returns warnings about masking that were not returned before.
-    pub(crate) fn news_of_masking(&mut self) -> Vec<String> {
-        self.masking.news()
+    pub(crate) fn new_masking_warnings(&mut self) -> Vec<String> {
+        self.masking.new_warnings()
     }
 
     /// Masks a message that is not written to the log.
@@ -355,7 +355,7 @@ impl Log {
         self.pipes = pipes;
     }
 
-    /// Marks the start of the process. If the plan awaits a reader, output is kept for it from now on.
+    /// Marks the start of the process. If the plan awaits a reader, all output is kept for the reader from now on.
     pub(crate) fn start(&mut self, plan: &Plan) {
         if plan.await_reader {
             self.attached.await_reader();

@@ -1,7 +1,7 @@
 //! Keeps the values of a container's secrets in the shim's memory, so that they can be masked in the output.
 //!
-//! The values are read from the memory files of the container's start after its init was cloned: secret variables,
-//! secret arguments, files that are not public, and the runtime token. The current values stay in memory until the
+//! The values are secret variables, secret arguments, secret parts of URLs, files that are not public, and the runtime
+//! token. The shim reads the values after the container's init was cloned. The current values stay in memory until the
 //! container has exited, and replaced values for [`UPDATES`] updates. Output that is not logged is masked, too, because
 //! attached clients receive it. Masking costs nothing for a container without these inputs, and a matcher is built only
 //! when there is output.
@@ -109,7 +109,7 @@ impl Masking {
     }
 
     /// Returns the warnings from building the matcher that were not reported yet. Later calls return none.
-    pub(crate) fn news(&mut self) -> Vec<String> {
+    pub(crate) fn new_warnings(&mut self) -> Vec<String> {
         let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.reported, true)) else {
             return Vec::new();
         };
@@ -250,7 +250,7 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     if main.secret_arguments.is_empty() && main.secret_environment_names.is_empty() {
         return Ok(Vec::new());
     }
-    process.read(|bytes| of_process(main, "", bytes))?
+    process.read(|bytes| process_values(main, "", bytes))?
 }
 
 /// Returns the secret arguments and variables of the processes in a tree of actions, and the secret parts of URLs.
@@ -258,15 +258,15 @@ fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Rc<Value>>
     payloads.read(|bytes| {
         let payloads = payload::decode(bytes).map_err(invalid)?;
         let urls = payloads.get(plan.processes.len()..).unwrap_or_default();
-        let urls = plan.transfers.iter().zip(urls).flat_map(|(transfer, url)| of_url(transfer, url));
+        let urls = plan.transfers.iter().zip(urls).flat_map(|(transfer, url)| url_values(transfer, url));
         let pairs = plan.processes.iter().zip(&payloads);
-        let values = pairs.map(|(process, payload)| of_process(process, &format!("{}.run.", process.id), payload));
+        let values = pairs.map(|(process, payload)| process_values(process, &format!("{}.run.", process.id), payload));
         Ok(values.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().chain(urls).collect())
     })?
 }
 
 /// Returns the secret parts of a URL: the query, and the user name and password before the host.
-fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
+fn url_values(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
     let direction = transfer.direction;
     let name = |part: &str| format!("{}.{}.{} ({part})", transfer.id, direction.kind(), direction.url_field());
     let (rest, query) = match url.iter().position(|byte| *byte == b'?') {
@@ -282,7 +282,7 @@ fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
 }
 
 /// Returns the secret arguments and variables of a process. Names of arguments start with `parent`.
-fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Rc<Value>>> {
+fn process_values(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Rc<Value>>> {
     let values = ProcessPayload::decode(payload).and_then(|payload| payload.secrets(process)).map_err(invalid)?;
     let variables = process.secret_environment_names.iter().cloned();
     let arguments = process.secret_arguments.iter().map(|index| format!("{parent}args[{index}]"));
@@ -355,10 +355,10 @@ mod tests {
     fn redaction_search_is_built_on_demand() {
         let mut masking = masking(&[("short", b"1234"), ("long", b"123456789")]);
         assert_eq!(masking.warnings(), ["values shorter than 8 bytes are not masked in the output: short"]);
-        assert!(masking.search.get().is_none() && masking.news().is_empty());
+        assert!(masking.search.get().is_none() && masking.new_warnings().is_empty());
         assert_eq!(masking.redactor().text("1234 123456789"), "1234 [REDACTED:long]");
         assert_eq!(masking.warnings(), masking.redactor().warnings());
-        assert!(masking.news().is_empty(), "all warnings were reported before");
+        assert!(masking.new_warnings().is_empty(), "all warnings were reported before");
     }
 
     #[test]
@@ -368,14 +368,17 @@ mod tests {
         let mut masking = masking(&[("large", &value)]);
         assert!(masking.warnings().is_empty());
         assert_eq!(masking.redactor().text("nothing"), "nothing");
-        assert_eq!(masking.news(), ["not masked in every encoding, because the encoded values exceed 16 MiB: large"]);
-        assert!(masking.news().is_empty());
+        assert_eq!(
+            masking.new_warnings(),
+            ["not masked in every encoding, because the encoded values exceed 16 MiB: large"]
+        );
+        assert!(masking.new_warnings().is_empty());
     }
 
     #[test]
     fn redactor_without_values_is_idle() {
         let mut none = Masking::none();
         assert_eq!(none.redactor().text("123456789"), "123456789");
-        assert!(none.redactor().is_idle() && none.warnings().is_empty() && none.news().is_empty());
+        assert!(none.redactor().is_idle() && none.warnings().is_empty() && none.new_warnings().is_empty());
     }
 }

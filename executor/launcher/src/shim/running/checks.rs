@@ -1,5 +1,5 @@
 //! Implements the shim's part of health checks: creates sockets in the container's network namespace, and stops an
-//! unhealthy container. executord runs the checks, so the shim reads no data from a container.
+//! unhealthy container. executord runs the checks and uses the sockets, so the shim reads no data from the sockets.
 
 use std::os::fd::AsFd;
 
@@ -19,8 +19,8 @@ use crate::shim::Ready;
 /// Creates a socket for a check, or for a client's connection to a pod.
 ///
 /// # Errors
-/// Returns an error if the container neither has checks that connect nor is a pod to which the policy allows
-/// connections, or if the socket cannot be created.
+/// Returns a refusal if the container may not have such a socket, or if the socket cannot be created. A container may
+/// have a socket if it has a TCP or HTTP check, or if it is a pod and the policy allows connections to pods.
 pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result<AnswerPayload, Refused> {
     let plan = &ready.record.plan;
     let is_allowed = plan.is_pod() && host.policy.allow_connect;
@@ -34,8 +34,9 @@ pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result
         .map_err(|error| failed("cannot create a socket in the container's network", &error))
 }
 
-/// Writes the unhealthy reason to the log and the record. Returns false if the container is already stopping, the
-/// checked run has exited, or the restart policy runs the action again.
+/// Logs the reason why a container is unhealthy. Returns true if the container must be stopped; then the record
+/// contains the reason. Returns false if the container is not running, if the checked run has exited, or if the restart
+/// policy runs the action again.
 pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
     let EndUnhealthy { reason, outputs, run } = request;
     let Some(checks) = &ready.record.plan.checks else {
@@ -48,7 +49,11 @@ pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Re
         && outputs.len() <= checks.all().count()
         && outputs.iter().all(is_of_check);
     if !fits || reason.chars().any(executor_core::text::is_harmful) {
-        return Err(Refused::new(Reason::Invalid, "the reason or the output of a check is invalid or too long"));
+        let why = format!(
+            "the reason must be one line of 1 to {UNHEALTHY_REASON_MAX} bytes, and each output must belong to a check \
+             and have at most {CHECK_OUTPUT_MAX} bytes"
+        );
+        return Err(Refused::new(Reason::Invalid, why));
     }
     if ready.record.state != State::Running {
         return Ok(false);

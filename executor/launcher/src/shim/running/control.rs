@@ -1,7 +1,7 @@
 //! Manages the connections of a shim: to the daemon that launched it, to later daemons, and to the launcher.
 //!
-//! A peer receives the state when it connects and after every change. A peer that does not read is disconnected, and
-//! may connect again. Only root and the daemon's user may connect.
+//! A peer receives the state when it connects and after every change, except for short-lived states. A peer that does
+//! not read is disconnected, and may connect again. Only root and the daemon's user may connect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,7 +36,7 @@ pub(crate) struct Control {
     connections: Vec<Connection>,
     /// Connection to the launcher that forked this shim. `None` after the launcher has exited.
     lifeline: Option<Seqpacket>,
-    /// Handle on the secret file system, for a later launcher.
+    /// Handle on the secret file system, which a later launcher requests.
     volume: Option<OwnedFd>,
     state: State,
     daemon_uid: u32,
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     UpdateLimits(UpdateLimits),
     /// Open the log file of the request again.
     ReopenLog,
-    /// Stop the container's processes until they are resumed.
+    /// Suspend the container's processes until they are resumed.
     Pause,
     /// Continue the container's processes.
     Resume,
@@ -86,7 +86,7 @@ pub(crate) enum Command {
     ReadUsage(ReadUsage),
     /// Reply with the URL of a transfer.
     ReadTransfer(ReadTransfer),
-    /// Continue after the completion of a transfer.
+    /// Continue the tree of actions after the completion of a transfer.
     EndTransfer(EndTransfer),
     /// Move a worker of a transfer into the cgroup of the container's workers.
     LimitWorker(Worker),
@@ -165,13 +165,13 @@ impl Control {
         self.report_launcher(&reached_report(self.state));
     }
 
-    /// Sets a short-lived state without a report. Only the next state is reported, and peers read the record.
-    pub(crate) fn pass(&mut self, state: State) {
+    /// Sets a short-lived state without a report, because the next state is reported soon and peers read the record.
+    pub(crate) fn set_state(&mut self, state: State) {
         self.state = state;
     }
 
     /// Reports a state to every peer, including new connections whose commands have not been read yet.
-    pub(crate) fn reached(&mut self, state: State) {
+    pub(crate) fn report_state(&mut self, state: State) {
         self.accept();
         self.state = state;
         let bytes = reached_report(state);
@@ -192,7 +192,7 @@ impl Control {
         }
     }
 
-    /// Reports to the peers that there is no container.
+    /// Reports to the peers that the launch is refused and that there is no container.
     pub(crate) fn refuse(&mut self, refused: Refused) {
         self.accept();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
@@ -260,7 +260,7 @@ impl Control {
     }
 
     /// Removes closed connections. Must be called only if no reply is pending.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn remove_closed(&mut self) {
         self.connections.retain(|connection| !connection.gone);
     }
 
@@ -273,8 +273,8 @@ impl Control {
                     Level::Warning,
                     "",
                     format_args!(
-                        "refused a connection to a shim: the client is neither root nor executord, or there are \
-                         {CONNECTIONS_MAX} connections"
+                        "refused a connection to a shim: the client is neither root nor executord, or the maximum of \
+                         {CONNECTIONS_MAX} connections is reached"
                     ),
                 );
                 continue;
@@ -337,7 +337,8 @@ impl Control {
         Some(PendingCommand { command, answer: AnswerDestination { sequence: request.sequence, connection } })
     }
 
-    /// Sends the handles only to root, because the daemon must not be able to read the secret files.
+    /// Sends handles on the secret files and on the heartbeat, only to root, because the daemon must not be able to
+    /// read the secret files.
     fn share_with(&self, connection: usize, sequence: u64) {
         let Connection { socket, root, .. } = &self.connections[connection];
         let (news, fds) = match &self.volume {

@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network;
 use crate::shim::Ready;
-use crate::shim::files::update::keep_records;
+use crate::shim::files::update::reserve_record_space;
 
 /// Time limit for the kernel to apply new rules, and to restore the old rules if the new rules cannot be recorded.
 pub(crate) const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ pub(crate) const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Executes an update of the egress rules.
 pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Result<(), Refused> {
     let record = evaluate(host, &ready.record, fds)?;
-    keep_records(ready, &record)?;
+    reserve_record_space(ready, &record)?;
     let plan = &record.plan;
     network::replace_egress(host, ready.container.pidfd().as_fd(), plan)?;
     if let Err(error) = ready.remains.dirs.write_record(&record) {
@@ -43,7 +43,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Resu
 fn evaluate(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<ContainerRecord, Refused> {
     if record.state != State::Running {
         let why = format!(
-            "container {} is {}: egress can be replaced only while it runs",
+            "container {} is {}: egress rules can be replaced only while it runs",
             record.plan.id,
             record.state.name()
         );

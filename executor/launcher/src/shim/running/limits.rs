@@ -1,8 +1,8 @@
-//! Determines which limits of a plan this host can enforce.
+//! Determines which limits of a plan this host can enforce, and replaces limits of a running container.
 //!
-//! Other limits are refused with their field name or, if the operator configured this, reported as a warning
-//! (`unenforceable_limits`). Limits of a running container can be replaced. A limit on open files above the host's
-//! limit is lowered to the host's limit, with a warning: the container gets less than requested, never more.
+//! Limits that the host cannot enforce are refused with their field name or, if the operator configured this
+//! (`unenforceable_limits`), reported as warnings. A limit on open files above the host's limit is lowered to the
+//! host's limit, with a warning: the container gets less than requested, never more.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::Ready;
-use crate::shim::files::update::keep_records;
+use crate::shim::files::update::reserve_record_space;
 
 /// Number of descriptors that a shim needs in addition to the container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;
@@ -51,10 +51,11 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.cpu_shares = if held("cpu", "limits.cpu_shares", asked.cpu_shares.into()) { asked.cpu_shares } else { 0 };
     limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
     lacking.extend(unsupported_options(host, &plan.host_options, controllers.contains("hugetlb")));
-    // With unlimited swap there is nothing to enforce.
+    // If the request allows unlimited swap, there is nothing to enforce.
     let bounded = asked.swap_bytes != Some(-1);
     if limits.memory_bytes > 0 && bounded && !host.hierarchies.holds_swap() {
-        let why = "cannot be enforced: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
+        let why =
+            "cannot be enforced: this host has swap but no swap accounting (boot with swapaccount=1, or use cgroup v2)";
         lacking.push(Violation::new("limits.memory_bytes", why));
     }
     if !lacking.is_empty() && host.policy.unenforceable_limits == Unenforceable::Refuse {
@@ -77,7 +78,8 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
 }
 
 /// Returns a violation for each limit on huge pages that the host cannot enforce and, on a host with cgroup v1, for
-/// each file of cgroup v2. If the host has no huge pages of a size, a limit on this size needs no controller.
+/// each file of cgroup v2. If the pool of a page size is empty and cannot grow, a limit on this page size needs no
+/// controller.
 fn unsupported_options(host: &Host, options: &HostOptions, has_hugetlb: bool) -> Vec<Violation> {
     let pages = options.hugepage_bytes.keys().filter_map(|size| {
         let why = match page_pool(size) {
@@ -123,7 +125,7 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
         prepared.warnings.extend(warnings.into_iter().filter(|warning| warning.starts_with(WARNING)));
     }
     let record = ContainerRecord { plan, prepared, limits_generation: before.limits_generation + 1, ..before.clone() };
-    keep_records(ready, &record)?;
+    reserve_record_space(ready, &record)?;
     if new.memory_max() < old.memory_max() {
         fits(host, &record.cgroup, &new)?;
     }
@@ -154,7 +156,7 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
 /// Returns a violation for each list with a number that containers of this host cannot use.
 fn cpusets(host: &Host, record: &ContainerRecord, old: &HostOptions) -> Result<Vec<(PathBuf, String)>, Refused> {
     let new = &record.plan.host_options;
-    // Without the controller, the lists were reported as warnings when the container was created.
+    // Without the controller, a warning about the lists was reported when the container was created.
     let Some(cpusets) = &host.cpusets else { return Ok(Vec::new()) };
     let changes = cpusets.changes(&record.cgroup, old, new);
     if changes.is_empty() {

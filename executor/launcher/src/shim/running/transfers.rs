@@ -1,10 +1,10 @@
 //! Handles downloads and uploads of a tree of actions. executord executes the transfers.
 //!
-//! The shim has no network and reads no tenant data. The shim keeps the URL of a transfer in the volume and returns it
-//! while the transfer's step runs, so that a later executord can start the transfer again. When the completion of the
-//! transfer is reported, the shim continues with the tree. The shim limits the CPU time of executord's workers, because
-//! executord lacks the privilege. Messages of executord about a transfer are accepted only while the transfer's step
-//! runs.
+//! The shim does not use the network and does not read the transferred data. The shim keeps the URL of a transfer in
+//! the volume and returns the URL while the transfer's step runs, so that a later executord can start the transfer
+//! again. When the completion of the transfer is reported, the shim continues with the tree. The shim limits the CPU
+//! time of executord's workers, because executord lacks the privilege. Messages of executord about a transfer are
+//! accepted only while the transfer's step runs.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -27,7 +27,7 @@ use crate::shim::Ready;
 ///
 /// # Errors
 /// Returns a refusal if the transfer does not run.
-fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> {
+fn running_transfer(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> {
     let transfer = transfer as usize;
     let began = ready.steps.as_ref().and_then(|steps| steps.transfer_began(transfer));
     let why = || Refused::new(Reason::NotFound, format!("transfer {transfer} has not started or has completed"));
@@ -39,7 +39,7 @@ fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> 
 /// # Errors
 /// Returns a refusal if the transfer does not run or no memory is left.
 pub(crate) fn url(request: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refused> {
-    let (transfer, _) = running(request.transfer, ready)?;
+    let (transfer, _) = running_transfer(request.transfer, ready)?;
     let number = ready.record.plan.processes.len() + transfer;
     let copy = || -> io::Result<MemFile> {
         let volume = ready.remains.volumes.first().ok_or(io::ErrorKind::NotFound)?;
@@ -60,7 +60,7 @@ pub(crate) fn url(request: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refu
 /// move.
 pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), Refused> {
     let Worker { asked, fds, peer } = worker;
-    running(asked.transfer, ready)?;
+    running_transfer(asked.transfer, ready)?;
     let [pidfd] = fds.as_slice() else {
         let why = format!("a worker request needs one descriptor, but has {}", fds.len());
         return Err(Refused::new(Reason::Invalid, why));
@@ -90,9 +90,9 @@ fn is_of_user(status: &str, uid: u32) -> bool {
 /// Continues the tree after the completion of a transfer.
 ///
 /// # Errors
-/// Returns a refusal if the transfer does not run, was started again, or the reason is invalid.
+/// Returns a refusal if the transfer does not run or was started again, or if the reason is invalid.
 pub(crate) fn finish(host: &Host, request: EndTransfer, ready: &mut Ready) -> Result<(), Refused> {
-    let (transfer, began) = running(request.transfer, ready)?;
+    let (transfer, began) = running_transfer(request.transfer, ready)?;
     if began.0 != request.began {
         return Err(Refused::new(Reason::Stale, format!("transfer {transfer} was started again")));
     }

@@ -2,8 +2,8 @@
 //!
 //! The files belong to the container, which may change them. If the image has an entry at one of these paths, even a
 //! symbolic link out of the root, the entry is replaced in the container's writable layer. The root is untrusted, so
-//! every path is opened as if the root were `/`. If /etc is a link within the root, it is followed unless it leads to
-//! another mount, so that host volumes are not changed. If an entry of the image cannot be replaced, it is kept, with a
+//! every path is opened as if the root were `/`. If /etc is a link within the root, the link is followed unless it
+//! leads to another mount, so that host volumes are not changed. An entry that cannot be replaced is kept, with a
 //! warning.
 
 use std::fs::File;
@@ -27,7 +27,7 @@ use crate::rootfs::etc::{Contents, NAMES};
 
 const ETC: &str = "/etc";
 
-/// Creates /etc if the root does not contain it.
+/// Creates /etc if the root does not contain it. Does nothing if the root is read-only.
 pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: cannot inspect /etc", &error))?
         == RootfsEntry::Missing;
@@ -44,7 +44,7 @@ pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
 /// file there, replaces it with an empty file, on which the volume is then mounted.
 ///
 /// # Errors
-/// Returns a refusal if the disk is full.
+/// Returns a refusal if a mount point cannot be inspected or replaced.
 pub(crate) fn make_targets(tree: &Tree, plan: &Plan) -> Result<(), Refused> {
     for name in NAMES.iter().filter(|name| is_volume(plan, name)) {
         let path = Path::new(ETC).join(name);
@@ -73,22 +73,22 @@ fn is_volume(plan: &Plan, name: &str) -> bool {
 /// Returns the contents in the order of [`NAMES`]. `addresses` contains the addresses that a CNI network has assigned.
 ///
 /// # Errors
-/// Returns a refusal if a host file is too long.
+/// Returns a refusal if a host file cannot be read or is too long.
 pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Contents, Refused> {
     let none = Addresses::default();
     let addresses = addresses.unwrap_or(&none);
     let own: Vec<_> = addresses.own.iter().map(|address| address.ip).collect();
-    let of_host = |path: &str| of_host(path).map_err(|error| failed(path, &error));
+    let host_file = |path: &str| read_host_file(path).map_err(|error| failed(path, &error));
     let (hosts, resolv_conf) = match plan.network {
-        Network::Host => (of_host("/etc/hosts")?, of_host("/etc/resolv.conf")?),
-        Network::Cni | Network::Path => (String::new(), of_host("/etc/resolv.conf")?),
+        Network::Host => (host_file("/etc/hosts")?, host_file("/etc/resolv.conf")?),
+        Network::Cni | Network::Path => (String::new(), host_file("/etc/resolv.conf")?),
         Network::None => (String::new(), String::new()),
     };
     let hosts = names::hosts(plan, &own, &hosts);
     Ok([names::hostname(plan) + "\n", hosts, names::resolv_conf(plan, addresses, &resolv_conf)])
 }
 
-/// Returns the contents, if they do not depend on the network's addresses.
+/// Returns the contents. Returns `None` if they depend on the container's pod or on the network's addresses.
 ///
 /// # Errors
 /// Returns the same errors as [`contents`].
@@ -97,7 +97,7 @@ pub(crate) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
     known.then(|| contents(plan, None)).transpose()
 }
 
-/// Writes the files that no volume replaces into the root.
+/// Writes the files into the root, except files that a volume replaces.
 ///
 /// # Errors
 /// Returns a refusal if the disk is full.
@@ -159,7 +159,7 @@ fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
 }
 
 /// Reads a host file. Returns an empty string if the file does not exist.
-fn of_host(path: &str) -> io::Result<String> {
+fn read_host_file(path: &str) -> io::Result<String> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         file => file?,

@@ -25,7 +25,7 @@ pub(crate) struct Paused {
 }
 
 impl Ready {
-    /// Suspends the container's processes, unless they are already suspended.
+    /// Suspends the container's processes. Does nothing if the container is already paused.
     pub(crate) fn pause(&mut self, host: &Host) -> Result<(), Refused> {
         if self.paused.is_some() {
             return Ok(());
@@ -47,7 +47,7 @@ impl Ready {
         let stopped = host
             .hierarchies
             .stop_processes(&record.cgroup, SUSPEND_TIMEOUT)
-            .map_err(|error| Refused::new(Reason::Busy, format!("container {id}: {error}")))?;
+            .map_err(|error| Refused::new(Reason::Busy, format!("cannot pause container {id}: {error}")))?;
         let mut record = record.clone();
         record.paused = true;
         if let Err(error) = self.remains.dirs.write_record(&record) {
@@ -59,8 +59,7 @@ impl Ready {
         Ok(())
     }
 
-    /// Continues the processes if they are paused. If the record cannot be written, the error is logged, and the
-    /// processes are continued in any case.
+    /// Continues the processes if the container is paused. If the record cannot be written, the error is only logged.
     pub(crate) fn resume(&mut self, host: &Host) {
         let Some(paused) = self.paused.take() else { return };
         self.record.paused = false;

@@ -3,11 +3,11 @@
 //! The step starter is forked from the shim before the shim reads a secret, because the starter's children, which enter
 //! the container, inherit the starter's memory. The shim sends the starter commands with descriptors for the payload,
 //! the output and the views of secret files. The step starter is the parent of the processes and reports their exits.
-//! If the shim exits, the step starter exits, too, and the processes are killed.
+//! If the shim exits, the kernel kills the step starter and the processes that it has started.
 //!
 //! ```text
-//! shim ── start ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, drops privileges
-//!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: becomes the program
+//! shim ── start ──> starter ── fork ──> first process: joins cgroup and namespaces, mounts files, drops privileges
+//!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: executes the program
 //! ```
 //! Steps are started one at a time. Running steps continue during a start.
 
@@ -63,7 +63,7 @@ pub(crate) enum StarterEvent {
     Started {
         process: usize,
     },
-    /// The process has not executed its program. `errno` is 0 if the program did not cause the error.
+    /// The process has not executed its program. `errno` is the error number, or 0 if there is none.
     NotStarted {
         process: usize,
         why: String,
@@ -78,7 +78,7 @@ pub(crate) enum StarterEvent {
 /// Error of a program that was not executed.
 struct NotExecuted {
     why: String,
-    /// Error number, or 0 if the program did not cause the error.
+    /// Error number of execve or of an earlier step in the process, or 0 if there is none.
     errno: i32,
 }
 
@@ -94,14 +94,14 @@ pub(crate) struct Starter {
     socket: Seqpacket,
     /// True if the shim has reaped the step starter with its other children. The pid may then belong to another
     /// process.
-    is_taken: bool,
+    is_reaped: bool,
 }
 
 impl Starter {
     /// Forks the step starter, which inherits the memory of the calling process.
     ///
     /// # Errors
-    /// Returns an error if no process or descriptor is left.
+    /// Returns an error if the socket cannot be created or the process cannot be forked.
     pub(crate) fn fork(
         host: &Host,
         filter: &Arc<Filter>,
@@ -115,7 +115,7 @@ impl Starter {
         match process::fork()? {
             Fork::Parent(pid) => {
                 socket.set_nonblocking(true);
-                Ok(Self { pid, socket, is_taken: false })
+                Ok(Self { pid, socket, is_reaped: false })
             }
             Fork::Child => {
                 drop(socket);
@@ -133,10 +133,10 @@ impl Starter {
         }
     }
 
-    /// Sends the command to start a process.
+    /// Sends the command to start a process. Waits while the socket is full.
     ///
     /// # Errors
-    /// Returns an error if the step starter has exited or its socket is full.
+    /// Returns an error if the step starter has exited.
     pub(crate) fn start(
         &self,
         process: usize,
@@ -163,7 +163,7 @@ impl Starter {
     ///
     /// # Errors
     /// Returns an error if the step starter has exited.
-    pub(crate) fn news(&self) -> io::Result<Option<(StarterEvent, Option<OwnedFd>)>> {
+    pub(crate) fn recv(&self) -> io::Result<Option<(StarterEvent, Option<OwnedFd>)>> {
         let mut buffer = [0; MESSAGE_MAX];
         match self.socket.recv(&mut buffer) {
             Ok(Some((length, fds))) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds.into_iter().next()))),
@@ -180,18 +180,19 @@ impl Starter {
 
     /// Kills the step starter. The kernel then kills the processes that it started.
     pub(crate) fn kill(self) {
-        if !self.is_taken {
+        if !self.is_reaped {
             crate::shim::init::create::kill(self.pid);
         }
     }
 
     /// Records that the shim has reaped a child.
     pub(crate) fn record_reaped(&mut self, pid: i32) {
-        self.is_taken |= self.pid == pid;
+        self.is_reaped |= self.pid == pid;
     }
 }
 
-/// Sets up the process: closes all descriptors except its socket, init's pidfd, and the cgroups that its children join.
+/// Sets up the process: the parent-death signal, a name, no core dumps, signals as events. Closes all descriptors
+/// except its socket, init's pidfd, and the cpuset hierarchy, which its children need.
 fn set_up(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
     process::die_with(parent)?;
     let kept = [socket.as_fd(), init].into_iter().chain(host.cpusets.as_ref().map(AsFd::as_fd));
@@ -258,8 +259,8 @@ impl Service<'_> {
         Ok(())
     }
 
-    fn send(&self, news: &StarterEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.socket.send(&serde_json::to_vec(news)?, fds)
+    fn send(&self, event: &StarterEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.socket.send(&serde_json::to_vec(event)?, fds)
     }
 
     fn start(&mut self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> io::Result<()> {

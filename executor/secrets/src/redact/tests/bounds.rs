@@ -104,7 +104,7 @@ fn warnings_name_unmasked_secrets_without_values() {
         auto.warnings(),
         [
             "values shorter than 8 bytes are not masked in the output: pin, tiny",
-            "values shorter than 8 bytes without the white space around them are masked only together with it: word",
+            "values shorter than 8 bytes without surrounding white space are masked only with that white space: word",
             "values that consist of white space are not masked in the output: blank",
         ]
     );

@@ -89,7 +89,7 @@ fn wipe_covers_process_files_only_inside_volume() {
     unlinkat(at, "0/db/password", AtFlags::empty()).unwrap();
     let renamed = open(&volume, "0/token");
     rustix::fs::renameat(at, "0/token", at, "0/db/user").unwrap();
-    let closed = made(&volume, "0/closed", b"for nobody");
+    let closed = made(&volume, "0/closed", b"unreadable");
     rustix::fs::fchmod(&closed, Mode::empty()).unwrap();
     let sparse = made(&volume, "0/sparse", b"begins");
     sparse.write_all_at(b"ends", (1 << 62) - 4).unwrap();

@@ -1,8 +1,8 @@
 //! Copies captured files from the helper's descriptors to numbered files in the state directory.
 //!
 //! Each descriptor is checked again here, by the process that has the privilege to write. If a file cannot be copied
-//! completely, the copy is removed, the file is reported, and the other files are still copied. The list is written
-//! last, so all listed files exist.
+//! completely, the copy is removed, the file is reported as skipped, and the other files are still copied. The list is
+//! written last, so all listed files exist.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -32,14 +32,14 @@ pub(super) struct Store<'a> {
 }
 
 /// Error of a file that was not copied.
-enum Uncopied {
+enum CopyError {
     /// Copying had to stop, because the time limit was reached or the container is stopped. Holds the reason.
-    Over(&'static str),
+    Stopped(&'static str),
     /// The file could not be copied because of an I/O error.
     Failed(io::Error),
 }
 
-impl From<io::Error> for Uncopied {
+impl From<io::Error> for CopyError {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
     }
@@ -77,12 +77,12 @@ impl<'a> Store<'a> {
                 self.bytes_left -= size;
                 self.list.add(CapturedFile { number, path, size, mode: mode & 0o7777 });
             }
-            Err(uncopied) => {
+            Err(error) => {
                 self.remove(number);
-                let reason = match uncopied {
-                    Uncopied::Over(why) => why.to_owned(),
-                    Uncopied::Failed(error) if is_full(&error) => NO_ROOM.to_owned(),
-                    Uncopied::Failed(error) => plain(&error),
+                let reason = match error {
+                    CopyError::Stopped(why) => why.to_owned(),
+                    CopyError::Failed(error) if is_full(&error) => NO_ROOM.to_owned(),
+                    CopyError::Failed(error) => plain(&error),
                 };
                 self.skip(path, reason);
             }
@@ -106,7 +106,7 @@ impl<'a> Store<'a> {
         // Check the free space first: a full disk would stop other containers, even if it is full only for a moment.
         let disk = rustix::fs::statvfs(&self.directory).map_err(|error| plain(&error.into()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        // File systems without a fixed number of inodes report 0 for both.
+        // File systems without a fixed number of inodes report 0 inodes and 0 free inodes.
         let inodes = disk.f_files == 0 || disk.f_favail > DISK_RESERVE.1;
         if free < size.saturating_add(DISK_RESERVE.0) || !inodes {
             return Err(NO_ROOM.into());
@@ -124,7 +124,7 @@ impl<'a> Store<'a> {
         from: &File,
         size: u64,
         over: &mut dyn FnMut() -> Option<&'static str>,
-    ) -> Result<u64, Uncopied> {
+    ) -> Result<u64, CopyError> {
         let to = self.dirs.open_new(&self.directory.join(number.to_string()))?;
         let mut copied = 0;
         while copied < size {
@@ -134,7 +134,7 @@ impl<'a> Store<'a> {
             }
             copied += piece;
             if let Some(why) = over() {
-                return Err(Uncopied::Over(why));
+                return Err(CopyError::Stopped(why));
             }
         }
         Ok(copied)

@@ -28,7 +28,7 @@ use crate::kernel_files::is_of_the_kernel;
 
 /// Maximum size of a message, in bytes: a path in which each byte is escaped with six bytes, and a short string.
 pub(super) const MESSAGE_MAX: usize = 6 * PATH_MAX + 1024;
-const TOO_MANY: &str = "more than 10000 entries: the rest was skipped";
+const TOO_MANY: &str = "more than 10000 entries: further entries were skipped";
 const _: () = assert!(ENTRIES_MAX == 10_000);
 
 /// A message of the helper.
@@ -83,13 +83,13 @@ impl OutputSearch<'_> {
         process::reset_signals()?;
         privileges::drop_to_reader(self.user.uid, self.user.gid, &self.user.groups)?;
         privileges::set_parent_death_signal(parent)?;
-        let mut looker = OutputWalker { walk: self, root: open_dir(Path::new("/"))?, socket, seen: 0 };
-        let heard = match self.outputs {
-            OutputSource::Files(files) => files.iter().try_for_each(|path| looker.declared_file(path)),
-            OutputSource::Directory(directory) => looker.declared_directory(directory),
+        let mut walker = OutputWalker { walk: self, root: open_dir(Path::new("/"))?, socket, seen: 0 };
+        let sent = match self.outputs {
+            OutputSource::Files(files) => files.iter().try_for_each(|path| walker.declared_file(path)),
+            OutputSource::Directory(directory) => walker.declared_directory(directory),
         };
-        if heard.is_ok() {
-            let _ = looker.send(&OutputMessage::Done, None);
+        if sent.is_ok() {
+            let _ = walker.send(&OutputMessage::Done, None);
         }
         Ok(())
     }
@@ -119,8 +119,8 @@ impl OutputWalker<'_> {
             Ok(Entry::File(..)) => return self.skip(top, "not a directory"),
             Err(reason) => return self.skip(top, &reason),
         }
-        let mut waiting = vec![(top.to_path_buf(), 1)];
-        while let Some((directory, depth)) = waiting.pop() {
+        let mut pending = vec![(top.to_path_buf(), 1)];
+        while let Some((directory, depth)) = pending.pop() {
             let names = match self.names(&directory) {
                 Ok(names) => names,
                 Err(error) => {
@@ -144,7 +144,7 @@ impl OutputWalker<'_> {
                     Err(reason) => self.skip(&path, &reason)?,
                 }
             }
-            waiting.extend(below.into_iter().rev());
+            pending.extend(below.into_iter().rev());
         }
         Ok(())
     }
@@ -221,8 +221,8 @@ impl OutputWalker<'_> {
 
     /// Sends a message and waits until the shim has received it.
     fn send(&self, found: &OutputMessage, file: Option<&OwnedFd>) -> Result<(), SearchRecvError> {
-        let heard = send(self.socket, found, file) && matches!(self.socket.recv(&mut [0; 1]), Ok(Some(_)));
-        if heard { Ok(()) } else { Err(SearchRecvError) }
+        let received = send(self.socket, found, file) && matches!(self.socket.recv(&mut [0; 1]), Ok(Some(_)));
+        if received { Ok(()) } else { Err(SearchRecvError) }
     }
 }
 

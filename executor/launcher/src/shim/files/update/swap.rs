@@ -29,21 +29,21 @@ pub(super) struct Swap<'a> {
 
 impl Swap<'_> {
     /// Makes every mount point show the new generation.
-    pub(super) fn forth(&self) -> Result<(), Refused> {
+    pub(super) fn apply(&self) -> Result<(), Refused> {
         let views = self.views(|mount| self.rotation.beside(mount))?;
         if views.is_empty() {
             return self.rotation.swap().map_err(|error| failed("cannot swap the secret files", &error));
         }
-        self.in_the_container(&views, || {
+        self.mount_in_container(&views, || {
             self.rotation.swap().map_err(|error| HelperFailure("cannot swap the secret files".into(), error))
         })
     }
 
     /// Makes every mount point show the old generation again.
-    pub(super) fn back(&self) -> Result<(), Refused> {
+    pub(super) fn revert(&self) -> Result<(), Refused> {
         self.rotation.swap_back().map_err(|error| failed("cannot swap back the secret files", &error))?;
         let views = self.views(|mount| mount.to_string().into())?;
-        if views.is_empty() { Ok(()) } else { self.in_the_container(&views, || Ok(())) }
+        if views.is_empty() { Ok(()) } else { self.mount_in_container(&views, || Ok(())) }
     }
 
     /// Returns views of the changed single files, each with its mount point.
@@ -58,7 +58,7 @@ impl Swap<'_> {
     }
 
     /// Mounts these views in the container, then immediately calls `then`.
-    fn in_the_container(
+    fn mount_in_container(
         &self,
         views: &[(&MountPoint, OwnedFd)],
         then: impl FnOnce() -> Result<(), HelperFailure>,

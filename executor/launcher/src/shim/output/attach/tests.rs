@@ -15,7 +15,7 @@ fn client(attached: &mut Attached, asked: &Attach) -> Result<Seqpacket, Refused>
 }
 
 /// Returns two values: the received packets, each with its leading type byte, and the received positions.
-fn heard(client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
+fn packets_and_positions(client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut all, mut positions) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; ATTACHED_PACKET_MAX];
     while let Ok(Some((length @ 1.., _))) = client.recv(&mut buffer) {
@@ -28,7 +28,7 @@ fn heard(client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
 }
 
 fn received(client: &Seqpacket) -> Vec<u8> {
-    heard(client).0
+    packets_and_positions(client).0
 }
 
 /// Reads output until no more is available.
@@ -65,14 +65,14 @@ fn numbered(range: std::ops::Range<u64>) -> Vec<u8> {
 #[test]
 fn first_attach_client_receives_earlier_output() {
     let mut attached = Attached::default();
-    attached.output(Stream::Stdout, b"nobody expects a client");
+    attached.output(Stream::Stdout, b"output without a client");
     attached.expect(Sink::None);
     attached.output(Stream::Stdout, b"early");
     let (first, second) = (client(&mut attached, &WATCH).unwrap(), client(&mut attached, &WATCH).unwrap());
     attached.output(Stream::Stderr, b"late");
-    attached.output(Stream::Executor, b"our own words");
-    assert_eq!(heard(&first), (b"oearlyelate".to_vec(), vec![(23, 0)]));
-    assert_eq!(heard(&second), (b"elate".to_vec(), vec![(28, 0)]));
+    attached.output(Stream::Executor, b"executor message");
+    assert_eq!(packets_and_positions(&first), (b"oearlyelate".to_vec(), vec![(23, 0)]));
+    assert_eq!(packets_and_positions(&second), (b"elate".to_vec(), vec![(28, 0)]));
     attached.finish();
     assert_eq!(received(&first), b".");
     assert!(attached.is_delivered());

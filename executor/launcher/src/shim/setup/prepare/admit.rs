@@ -22,8 +22,8 @@ use crate::warm::PremadeFiles;
 /// Stage 1: a plan that the policy allows, and a claimed id.
 pub(super) struct Admitted {
     pub(super) record: ContainerRecord,
-    /// Log and socket of a warm container. `None` if the directories are empty.
-    pub(super) brought: Option<PremadeFiles>,
+    /// Log and control socket that the warm container has created. `None` if no warm container is used.
+    pub(super) premade_files: Option<PremadeFiles>,
     pub(super) dirs: Dirs,
     pub(super) ids: Rc<Ids>,
     pub(super) pod: Option<Pod>,
@@ -60,7 +60,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         return Err(Refused::new(Reason::Invalid, "the plan's id_map differs from the id range of the launch"));
     }
     if plan.writable_files.is_some() && !host.noswap {
-        return Err(no_bound());
+        return Err(needs_noswap());
     }
     let pod = Pod::open(host, &plan, request.pod_range)?;
     let used = warm.as_ref().filter(|warm| fits_warm(&plan) && warm.fits_network(host, &plan));
@@ -87,11 +87,11 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         pod_range_start: request.pod_range.filter(|_| pod.is_some() && ids.map().is_mapped()),
         ..ContainerRecord::first(plan, (request.created_at, request.begun), shim, cgroup)
     };
-    let brought = match warm.as_mut().filter(|_| fits).and_then(WarmContainer::take_premade) {
+    let premade_files = match warm.as_mut().filter(|_| fits).and_then(WarmContainer::take_premade) {
         Some(premade) => premade.move_to(&dirs, &record).map(Some),
         None => dirs.create().map(|()| None),
     };
-    let brought = brought.map_err(|error| match error.kind() {
+    let premade_files = premade_files.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
             Refused::new(Reason::Exists, format!("container {} already exists", record.plan.id))
         }
@@ -108,12 +108,12 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         let why = format!("the launcher exited before container {} had a directory", record.plan.id);
         return Err(Refused::new(Reason::Busy, why));
     }
-    Ok(Admitted { record, brought, dirs, ids, pod, warm: if fits { warm.take() } else { None } })
+    Ok(Admitted { record, premade_files, dirs, ids, pod, warm: if fits { warm.take() } else { None } })
 }
 
 /// Returns the refusal for a host on which secret files would be on ramfs, because tmpfs lacks `noswap`. ramfs has no
 /// size limit, and holes in its files cannot be distinguished from zeros.
-fn no_bound() -> Refused {
+fn needs_noswap() -> Refused {
     let why = "needs a tmpfs with `noswap`, which this kernel lacks (Linux 6.4 or later has it)";
     Refused::from_fields(Reason::Precondition, &[Violation::new("writable_files", why)])
 }

@@ -47,16 +47,16 @@ pub(super) struct Assembled {
     /// Mount point of the termination message file.
     pub(super) message: Option<MountPoint>,
     pub(super) steps: Vec<PreparedStep>,
-    /// Volumes to be attached in the container.
+    /// Volumes that are mounted over the container's own file systems, in the container.
     pub(super) late: Vec<LateMount>,
-    /// Warnings about disk limits that cannot be enforced, and about CDI files.
-    pub(super) unheld: Vec<String>,
+    /// Warnings about disk limits that cannot be enforced, about CDI files, and about volumes.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Admitted {
     pub(super) fn record(self, host: &Host, control: &mut Control) -> Result<RecordedContainer, Refused> {
-        let Self { record, brought, dirs, ids, pod, warm } = self;
-        let (listener, file) = match brought {
+        let Self { record, premade_files, dirs, ids, pod, warm } = self;
+        let (listener, file) = match premade_files {
             Some(PremadeFiles { listener, log }) => (listener, Some(log)),
             None => {
                 dirs.write_first_record(&record)
@@ -77,8 +77,8 @@ impl Admitted {
 impl RecordedContainer {
     pub(super) fn assemble(mut self, host: &Host) -> Result<Assembled, Refused> {
         let (plan, project) = (&self.record.plan, self.record.id_range_start);
-        let (layer, unheld) = disk::lay_out(&host.policy, plan, &self.dirs.state, project)?;
-        let mut unheld: Vec<String> = unheld.into_iter().collect();
+        let (layer, warning) = disk::lay_out(&host.policy, plan, &self.dirs.state, project)?;
+        let mut warnings: Vec<String> = warning.into_iter().collect();
         self.dirs.layer = layer;
         let names = etc_files::contents_ahead(plan)?;
         let mut tree = Tree::assemble(host, plan, names.as_ref(), &self.dirs, &self.ids)?;
@@ -92,7 +92,7 @@ impl RecordedContainer {
             None => "action.run.user".to_owned(),
         };
         let edits = cdi::edits(host, plan, self.ids.map())?;
-        unheld.extend_from_slice(&edits.warnings);
+        warnings.extend_from_slice(&edits.warnings);
         let mut extra_groups = tree.extra_groups(plan)?;
         extra_groups.extend_from_slice(&edits.groups);
         let mut user = tree.resolve_user(&plan.user, plan.memberships(), &field)?;
@@ -103,9 +103,9 @@ impl RecordedContainer {
         users.iter_mut().for_each(join);
         let file_groups = tree.file_groups(plan)?;
         etc_files::make_targets(&tree, plan)?;
-        let MountedVolumes { warnings, late } =
+        let MountedVolumes { warnings: of_volumes, late } =
             tree.mount_volumes(host, plan, &edits.mounts, (&self.dirs, &self.ids, self.pod.as_ref()), &user, project)?;
-        unheld.extend(warnings);
+        warnings.extend(of_volumes);
         if plan.token_file().is_some() {
             tree.make_runtime_dir(plan)?;
         }
@@ -118,6 +118,6 @@ impl RecordedContainer {
         }
         let message = tree.termination_message(plan, &mounts, &user)?;
         let recorded = self;
-        Ok(Assembled { recorded, tree, user, edits, extra_groups, file_groups, mounts, message, steps, late, unheld })
+        Ok(Assembled { recorded, tree, user, edits, extra_groups, file_groups, mounts, message, steps, late, warnings })
     }
 }

@@ -32,7 +32,7 @@ use crate::rootfs::LateMount;
 use crate::seccomp::Filter;
 use crate::shim::init::create::{self, Creation};
 use crate::shim::init::init_spec::{InitRole, InitSpec};
-use crate::shim::init::warm_files::{WarmFiles, carries_files_at_most};
+use crate::shim::init::warm_files::{WarmFiles, injects_only_files};
 use crate::shim::output::container_log;
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
@@ -65,7 +65,7 @@ pub(super) struct WaitingInit {
     pub(super) message: Option<MountPoint>,
     /// View of the pod's or the host's /dev/shm.
     pub(super) shm: Option<OwnedFd>,
-    /// Volumes to be attached in the container.
+    /// Volumes that are mounted over the container's own file systems, in the container.
     pub(super) late: Vec<LateMount>,
     /// First process of the PID namespace that the container has joined.
     pub(super) target: Option<OwnedFd>,
@@ -81,13 +81,24 @@ impl Assembled {
         site: &mut Undo,
         control: &mut Control,
     ) -> Result<WaitingInit, Refused> {
-        let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, late, unheld } =
-            self;
+        let Self {
+            recorded,
+            mut tree,
+            user,
+            edits,
+            extra_groups,
+            file_groups,
+            mounts,
+            message,
+            steps,
+            late,
+            warnings: earlier,
+        } = self;
         let RecordedContainer { record, dirs, ids, mut pod, warm, mut log } = recorded;
         let target = pod.as_mut().and_then(Pod::take_target);
         site.remains.views = tree.take_views();
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
-        warnings.extend(unheld);
+        warnings.extend(earlier);
         let mut devices = host_options::check(host, &record.plan, &mut warnings)?;
         let DeviceEdits { nodes, environment: device_environment, .. } = edits;
         devices.extend(nodes);
@@ -125,7 +136,7 @@ impl Assembled {
         };
         let id_map = ids.map();
         let stdio = log
-            .ends(id_map.to_host(user.uid), id_map.to_host(user.gid))
+            .stdio(id_map.to_host(user.uid), id_map.to_host(user.gid))
             .map_err(|error| failed("cannot create the pipes of the output", &error))?;
         let shm = match &pod {
             Some(pod) => Some(pod.shm().map_err(|error| failed("cannot open /dev/shm of the pod", &error))?),
@@ -152,15 +163,15 @@ impl Assembled {
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);
                 let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
                 let files = WarmFiles { plan, cgroup, mounts, user, file_groups, id_map, staging };
-                // This process may read secrets from here on, because init was already cloned and does not inherit
-                // them.
+                // This process may read secrets from here on, because the warm container's init was already cloned and
+                // does not inherit them.
                 let written = files.write(host, &mut site.remains, control)?;
                 let (views, copy) = written.map(|written| (written.views, written.contents)).unzip();
                 contents = copy.filter(|_| plan.redaction != Redaction::None);
                 // If nothing more must be done in the container's namespaces, init is activated when the program is
                 // started.
                 let starts_at_once = !plan.hold && plan.actions.is_none();
-                let at_once = starts_at_once && carries_files_at_most(plan) && (views.is_some() || mounts.is_empty());
+                let at_once = starts_at_once && injects_only_files(plan) && (views.is_some() || mounts.is_empty());
                 let shown = views.map(|views| (mounts, views));
                 let (rootfs, nofile) = (&*dirs.stage, limits.nofile);
                 warm.become_container(Activation { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?
@@ -264,8 +275,8 @@ impl Assembled {
     }
 }
 
-/// Returns the Docker daemon's socket if the container requested it. The socket's path comes from the launcher's own
-/// configuration.
+/// Returns the path of the Docker daemon's socket if the plan requests the socket. The path comes from the launcher's
+/// own configuration.
 fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Refused> {
     if !plan.isolation.docker_socket {
         return Ok(None);

@@ -55,7 +55,7 @@ pub(super) struct BuiltContainer {
 
 impl WaitingInit {
     pub(super) fn inject(mut self, host: &Host, site: &mut Undo, control: &mut Control) -> Result<Injected, Refused> {
-        let is_filled = !site.remains.volumes.is_empty(); // filled for a warm container
+        let is_filled = !site.remains.volumes.is_empty(); // true if the files of a warm container are already written
         let message = self.message_file(host)?;
         let volume = if is_filled { None } else { self.volume(host, site, control)? };
         site.remains.volumes.extend(volume);
@@ -96,7 +96,8 @@ impl WaitingInit {
         file.transpose().map_err(|error| failed("cannot create the file for the termination message", &error))
     }
 
-    /// Creates the file system of the secret files, if there are any, and sends a handle on it to the launcher.
+    /// Creates the file system of the secret files, if there are any, and sends the launcher a handle on this file
+    /// system.
     fn volume(&self, host: &Host, site: &Undo, control: &mut Control) -> Result<Option<Volume>, Refused> {
         let plan = &self.record.plan;
         if self.prepared.mounts.is_empty() && !plan.has_hidden_secrets() {
@@ -165,7 +166,7 @@ impl Injected {
         record.prepared = Some(prepared);
         record.state = State::Created;
         dirs.write_record(&record).map_err(|error| failed("cannot write the container's record", &error))?;
-        control.pass(State::Created);
+        control.set_state(State::Created);
         Ok(BuiltContainer { record, container, target, ports, log, token, watch, steps, message, interfaces })
     }
 }
