@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn every_impossible_value_is_named() {
+    fn every_invalid_value_is_named() {
         let bad = "[cri]\nsecrets_annotation = \"A/b\"\n[[cri.secrets]]\nnamespaces = [\"Shop\"]\nprovider = \"V\"\n\
                    paths = [\"/a\", \"a/../b\"]\n[[cri.secrets]]\nannotations = true\nprovider = \"p\"\n";
         let error = parse(bad).unwrap_err();

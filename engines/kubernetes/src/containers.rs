@@ -1,4 +1,4 @@
-//! Containers: create, start, stop, remove, update, list (rules C8, C10, C11, C15).
+//! Creates, starts, stops, removes, updates and lists containers (rules C8, C10, C11, C15).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use executor_cri_api::v1::{
 use tonic::Status;
 
 use crate::events::{self, EventKind};
-use crate::failure::{self, Violations, forgiving, was_created_before};
+use crate::failure::{self, Violations, ignore_not_found, was_created_before};
 use crate::ids;
 use crate::images;
 use crate::lower::container::{Origin, lower};
@@ -98,7 +98,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         Some(earlier) if earlier.is_created => (id, is_created) = (earlier.id.clone(), true),
         Some(unfinished) => {
             // The outcome of an earlier call is unknown: delete the container that the call may have created.
-            forgiving(node.client.delete(&unfinished.id, true).await).map_err(failure::status)?;
+            ignore_not_found(node.client.delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.containers.remove(&unfinished.id);
             node.store.insert_container(record)?;
         }
@@ -118,7 +118,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     let client = node.own_client().await?;
     let mut outcome = client.run(&run).await;
     if !is_created && outcome.as_ref().is_err_and(was_created_before) {
-        forgiving(client.delete(&id, true).await).map_err(failure::status)?;
+        ignore_not_found(client.delete(&id, true).await).map_err(failure::status)?;
         outcome = client.run(&run).await;
     }
     match outcome {
@@ -310,7 +310,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     if let Err(error) = node.store.sandboxes.change(&container.record.sandbox, record_removal) {
         tracing::warn!(sandbox = container.record.sandbox, "cannot record the processor time: {}", error.message());
     }
-    forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
+    ignore_not_found(node.client.delete(id, true).await).map_err(failure::status)?;
     if node.store.containers.remove(id) {
         // Drop registered commands, which hold arguments while they wait for their clients.
         node.streams.revoke(id);

@@ -1,4 +1,4 @@
-//! Converts errors of RPCs to messages of one sentence that name the field and contain no values (rule C6).
+//! Converts errors of RPCs to messages of one sentence that name the field and contain no secrets (rule C6).
 
 use executor_client::v1::{VolumeMount, volume_mount};
 use executor_client::{Code, Error, Violation};
@@ -101,7 +101,7 @@ pub(crate) fn both<A, B>(a: Result<A, Status>, b: Result<B, Status>) -> Result<(
 ///
 /// # Errors
 /// Returns the error unless its code is NOT_FOUND.
-pub(crate) fn forgiving(deleted: Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn ignore_not_found(deleted: Result<(), Error>) -> Result<(), Error> {
     match deleted {
         Err(error) if error.code() == Some(Code::NotFound) => Ok(()),
         other => other,
@@ -128,7 +128,7 @@ pub(crate) fn shortened(mut message: String) -> String {
     message
 }
 
-/// Fields of a request that cannot be honoured, each with the reason.
+/// Invalid or unsupported fields of a request, each with the reason.
 #[derive(Debug, Default)]
 pub(crate) struct Violations(Vec<String>);
 

@@ -10,7 +10,7 @@ use executor_client::{Code, Error, ListFilter, PodFilter};
 use tokio::time::sleep;
 
 use crate::events::{record_container, record_container_lost, record_pod, record_pod_lost, refresh};
-use crate::failure::forgiving;
+use crate::failure::ignore_not_found;
 use crate::lower::LABEL;
 use crate::node::Node;
 use crate::store::Record as _;
@@ -50,7 +50,7 @@ fn delete_in_background(node: &Arc<Node>, container: String, pod: String) {
             true => node.client.delete(&container, true).await,
             false => node.client.pods().delete(&pod, true).await,
         };
-        if let Err(error) = forgiving(deleted) {
+        if let Err(error) = ignore_not_found(deleted) {
             tracing::warn!(container, pod, "cannot delete an object without a record: {error}");
         }
     });
@@ -125,8 +125,9 @@ async fn follow_from(node: &Arc<Node>, cursor: &mut u64) -> Result<(), Error> {
 async fn recover_states(node: &Arc<Node>) -> Result<u64, Error> {
     let cursor = node.client.info().await?.cursor;
     delete_unfinished(node);
-    // List the records first, and consider only their objects: an object that is created later is not lost, and the
-    // state in the response can be that of an unfinished attempt with the same id, which has been deleted since.
+    // List the records first, and use only the states of their objects. An object that is created after this point is
+    // not lost. Its state in the response may belong to an earlier attempt with the same id, which has been deleted
+    // since.
     let (sandboxes, containers) = (node.store.sandboxes.all(), node.store.containers.all());
     let pods = node.client.pods().list(&PodFilter::default()).await?;
     let runs = node.client.list(&ListFilter::default()).await?;

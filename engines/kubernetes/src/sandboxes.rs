@@ -1,4 +1,4 @@
-//! Sandboxes: run, stop, remove, list (rules C8, C9).
+//! Runs, stops, removes and lists sandboxes (rules C8, C9).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tonic::Status;
 
 use crate::containers;
 use crate::events::{self, EventKind};
-use crate::failure::{self, forgiving, was_created_before};
+use crate::failure::{self, ignore_not_found, was_created_before};
 use crate::ids;
 use crate::lower::sandbox::{Host, lower};
 use crate::node::{Node, now};
@@ -52,7 +52,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
         }
         Some(unfinished) => {
             // The outcome of an earlier call is unknown: delete the pod that the call may have created.
-            forgiving(node.client.pods().delete(&unfinished.id, true).await).map_err(failure::status)?;
+            ignore_not_found(node.client.pods().delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.sandboxes.remove(&unfinished.id);
             node.store.insert_sandbox(record)?;
         }
@@ -64,7 +64,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
     }
     let mut outcome = node.client.pods().create(&request).await;
     if outcome.as_ref().is_err_and(was_created_before) {
-        forgiving(node.client.pods().delete(&id, true).await).map_err(failure::status)?;
+        ignore_not_found(node.client.pods().delete(&id, true).await).map_err(failure::status)?;
         outcome = node.client.pods().create(&request).await;
     }
     match outcome {
@@ -117,8 +117,8 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     for container in containers.into_iter().filter(|container| container.record.sandbox == *id) {
         containers::remove(node, &container.record.id).await?;
     }
-    forgiving(node.client.pods().delete(id, true).await).map_err(failure::status)?;
-    // Published before the removal, so that the event has the last status.
+    ignore_not_found(node.client.pods().delete(id, true).await).map_err(failure::status)?;
+    // Publish the event before the removal, so that the event has the last status.
     events::publish(node, EventKind::ContainerDeletedEvent, id, id);
     node.store.sandboxes.remove(id);
     node.streams.revoke(id);

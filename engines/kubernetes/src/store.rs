@@ -427,7 +427,7 @@ mod tests {
 
     /// Rule C4: a prefix that two ids have selects neither.
     #[test]
-    fn only_unique_prefixes_are_taken() {
+    fn only_unique_prefixes_select_objects() {
         let all = BTreeMap::from([("ab1".to_owned(), 1), ("ab2".to_owned(), 2), ("ab".to_owned(), 3)]);
         assert_eq!(["ab1", "ab", "a", "b", ""].map(|id| only(&all, id)), [Some(1), Some(3), None, None, None]);
     }

@@ -15,7 +15,7 @@ const PLAYED: [&str; 9] =
 /// Reason why a bundle cannot be played.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    #[error("the bundle needs parts that are not provided here:\n{}\n--partial installs the rest", list(.0))]
+    #[error("the bundle needs parts that are not provided here:\n{}\nuse --partial to install only the supported parts", list(.0))]
     NotProvided(Vec<NotProvided>),
     #[error("no object of the bundle can run on this node")]
     Nothing,

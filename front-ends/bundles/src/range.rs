@@ -193,7 +193,8 @@ fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
         return Ok(vec![of(operator, version.to_owned())]);
     }
     let lowest = lowest(version);
-    // First version after the versions that the wildcard matches; `None` if the `x` is not a wildcard.
+    // First version after the versions that the wildcard matches; empty if the `x` is not a wildcard or a number
+    // overflows.
     let next = || {
         let parts: Vec<&str> = version.split('.').collect();
         let raised = match (parts.len(), parts.last()) {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_semantic_and_of_64_bits() {
+    fn malformed_or_large_versions_are_refused() {
         for good in [
             "0.0.0",
             "1.2.3",
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn precedence_is_that_of_semver() {
+    fn precedence_follows_semver() {
         let order = [
             "1.0.0-alpha",
             "1.0.0-alpha.1",

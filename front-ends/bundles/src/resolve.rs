@@ -121,7 +121,7 @@ pub enum ResolveError {
     NoChannel { package: String, channel: String, known: Vec<String> },
     #[error("package {package:?}, channel {channel:?}: no bundle has a version in {range:?}")]
     NoVersion { package: String, channel: String, range: String },
-    #[error("{bundle} needs packages or APIs that are not provided here: {}; choose another with --version", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{bundle} needs packages or APIs that are not provided here: {}; choose another version with --version", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Requires { bundle: String, requires: Vec<Requirement> },
     #[error("{installed} is the newest version in channel {channel:?}")]
     UpToDate { installed: String, channel: String },
@@ -218,7 +218,8 @@ pub fn upgrade(catalog: &Catalog, query: &Query, installed: &Installed, force: b
 }
 
 /// Returns the whole upgrade path from the installed bundle. Each step follows an edge, and the path is as long as
-/// possible. If versions are requested, the last bundle has one of them; intermediate bundles may have other versions.
+/// possible. If versions are requested, the last bundle has a requested version; intermediate bundles may have other
+/// versions.
 ///
 /// # Errors
 /// Returns the reason if no step is possible.

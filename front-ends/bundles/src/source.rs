@@ -224,7 +224,7 @@ fn open(source: &Source, sink: &mut Sink) -> Result<Files, SourceError> {
             Ok(Files { pin: Some(commit.clone()), ..Files::default() })
         }
         Source::Image { reference } => {
-            Err(SourceError::Image(format!("docker://{reference} can only be fetched by executord")))
+            Err(SourceError::Image(format!("docker://{reference}: images in registries are not supported here")))
         }
     }
 }

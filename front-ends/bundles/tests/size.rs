@@ -98,7 +98,7 @@ fn peak() -> u64 {
 
 #[test]
 #[ignore = "writes 800 MB; the measured time is meaningful only in a release build"]
-fn a_catalog_of_200_mb() {
+fn catalog_of_200_mb_is_validated() {
     for (form, yaml) in [("json", false), ("yaml", true)] {
         for files in [PACKAGES, 1] {
             let dir = tempfile::tempdir().unwrap();

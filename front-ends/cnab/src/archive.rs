@@ -48,7 +48,7 @@ pub enum ArchiveError {
     Index(String),
     #[error("the thick bundle's layout has no image {0:?}, by name or by contentDigest")]
     NoImage(String),
-    #[error("the thick bundle has two entries {0:?}, or names that differ from it only by case")]
+    #[error("the thick bundle has several entries named {0:?}, ignoring case")]
     Twice(String),
     #[error("the thick bundle has {0:?}, which {1}")]
     Entry(String, &'static str),

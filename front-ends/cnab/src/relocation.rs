@@ -97,7 +97,7 @@ mod tests {
     use super::whole;
 
     #[test]
-    fn references_of_the_same_image() {
+    fn equivalent_references_become_equal() {
         let same = ["ubuntu:1", "library/ubuntu:1", "docker.io/ubuntu:1", "index.docker.io/library/ubuntu:1"];
         assert!(same.iter().all(|reference| whole(reference) == "docker.io/library/ubuntu:1"));
         assert_eq!(whole("localhost:5000/a"), "localhost:5000/a");

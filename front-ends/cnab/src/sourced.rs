@@ -47,6 +47,6 @@ pub fn value(
         return Ok(Sourced { value: Value::String(text), secret });
     }
     let text = std::str::from_utf8(content)
-        .map_err(|_| Violations::one(&at, 49, format!("the source output {output:?} is not text")))?;
+        .map_err(|_| Violations::one(&at, 49, format!("the source output {output:?} is not UTF-8")))?;
     Ok(Sourced { value: definition.read(&at, text)?, secret })
 }

@@ -138,7 +138,7 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
     // Report only the position: the parser's message could contain a value.
     let document: Value = serde_json::from_slice(&reply.body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        wrong("", format!("the response is not JSON within limits (line {line}, column {column})"))
+        wrong("", format!("the response is not JSON, or is nested too deeply (line {line}, column {column})"))
     })?;
     let no_context = || wrong("", "the response is not a PodConventionContext with a status.template".to_owned());
     // Refuse lists, which serde would accept as objects.

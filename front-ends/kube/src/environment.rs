@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p17_expansion() {
+    fn p17_references_are_expanded() {
         let mut environment = Environment::default();
         let variable = |value: &str, secret| Variable { value: Zeroizing::new(value.into()), secret, plain: !secret };
         environment.set("A", variable("1", false));

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p62_schedules() {
+    fn p62_schedules_become_calendar_events() {
         let calendar =
             |text: &str, zone: Option<&str>| Schedule::parse(text).map(|schedule| schedule.on_calendar(zone));
         let one = |text: &str| Ok(vec![text.to_owned()]);

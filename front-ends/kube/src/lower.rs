@@ -28,7 +28,7 @@ use crate::plan::{self, CronPlan, Member, Plan, PodPlan, Role};
 use crate::report::{Report, Violation, Violations};
 use crate::workload::{Kind, Update, Workload};
 
-/// Maximum length of the id of a pod or a container.
+/// Maximum length of the id of a pod or a container, in bytes.
 const ID_MAX: usize = 128;
 /// Maximum number of user labels on a pod. executord accepts 64 labels, including internal labels.
 const LABELS_MAX: usize = 40;
@@ -43,9 +43,9 @@ const BYTES_MAX: usize = 128 << 20;
 /// Returns all violations if reading or lowering found any.
 pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result<(Plan, Vec<Violation>), Violations> {
     let mut plan = Plan::default();
-    let mut room = Room { crowded: crowded(objects, &mut report), bytes: BYTES_MAX };
+    let mut budget = Budget { too_many_pods: too_many_pods(objects, &mut report), bytes: BYTES_MAX };
     for workload in &objects.workloads {
-        let pods = pods(workload, objects, options, &mut room, &mut report);
+        let pods = pods(workload, objects, options, &mut budget, &mut report);
         match &workload.cron {
             Some(cron) => plan.crons.push(CronPlan {
                 namespace: workload.namespace.clone(),
@@ -89,14 +89,14 @@ fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
 }
 
 /// Remaining memory budget. Without a limit, a few lines could require any amount of memory by repeating large objects.
-struct Room {
+struct Budget {
     /// True if there are too many pods. Then only one pod of each workload is lowered, to check it.
-    crowded: bool,
+    too_many_pods: bool,
     bytes: usize,
 }
 
 /// Returns true and reports a violation if the workloads have too many pods.
-fn crowded(objects: &Objects, report: &mut Report) -> bool {
+fn too_many_pods(objects: &Objects, report: &mut Report) -> bool {
     let mut total = 0;
     let beyond = objects.workloads.iter().find(|workload| {
         total += workload.pod_names().len();
@@ -114,7 +114,7 @@ fn pods(
     workload: &Workload,
     objects: &Objects,
     options: &Options,
-    room: &mut Room,
+    budget: &mut Budget,
     report: &mut Report,
 ) -> Vec<PodPlan> {
     let Some(spec) = &workload.template.spec else {
@@ -128,7 +128,7 @@ fn pods(
         // Lower one pod, so that the object is also checked.
         names.push(workload.name.clone());
     }
-    if room.crowded {
+    if budget.too_many_pods {
         names.truncate(1);
     }
     let qos = resources::qos(spec);
@@ -141,7 +141,7 @@ fn pods(
             metadata: &metadata,
             objects,
             options,
-            room,
+            budget,
             qos,
             report,
             id: format!("{}_{name}", workload.namespace),
@@ -155,7 +155,7 @@ fn pods(
 
 /// Returns the names of the fields that are set, for objects that must have exactly one field, such as a volume source
 /// or a handler.
-fn kinds_of(value: &impl serde::Serialize) -> Vec<String> {
+fn set_fields(value: &impl serde::Serialize) -> Vec<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
         _ => Vec::new(),
@@ -169,7 +169,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) metadata: &'a ObjectMeta,
     pub(crate) objects: &'a Objects,
     pub(crate) options: &'a Options,
-    room: &'a mut Room,
+    budget: &'a mut Budget,
     qos: resources::Qos,
     pub(crate) report: &'a mut Report,
     pub(crate) id: String,
@@ -230,8 +230,8 @@ impl<'a> Lowering<'a> {
             }
             let index = members.len();
             let member = self.container(&path, container, role, index, &volumes, &create);
-            match self.room.bytes.checked_sub(member.bytes()) {
-                Some(left) => self.room.bytes = left,
+            match self.budget.bytes.checked_sub(member.bytes()) {
+                Some(left) => self.budget.bytes = left,
                 None => {
                     let message = format!(
                         "needs, with preceding objects, more than {BYTES_MAX} bytes of files, variables and arguments"
@@ -305,7 +305,7 @@ impl<'a> Lowering<'a> {
             }
         }
         if left_out > 0 {
-            let message = format!("labels that are not valid in executord are not set on its containers: {left_out}");
+            let message = format!("labels that executord does not accept are not set on the pod: {left_out}");
             self.warn("metadata.labels", "P6", message);
         }
         // Shorten internal labels: executord would refuse the pod if a value were too long.

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p49_weights() {
+    fn p49_cpu_request_determines_weight() {
         for (millis, weight) in [(100, 17), (250, 35), (500, 59), (1000, 100), (2000, 174), (8000, 532)] {
             assert_eq!(cpu_weight(Quantity::parse(&format!("{millis}m")).unwrap()), weight, "{millis}");
         }

@@ -43,7 +43,9 @@ pub(crate) enum InstallError {
     FollowsNothing(String),
     #[error("{name} has no revision {number} to roll back to")]
     NoRevision { name: String, number: String },
-    #[error("{source_text} has changed since revision {number} (from {was} to {is}): a rollback to it is not possible")]
+    #[error(
+        "{source_text} has changed since revision {number} (from {was} to {is}): a rollback to this revision is not possible"
+    )]
     Changed { source_text: String, number: u32, was: String, is: String },
     #[error("the bundle cannot be installed")]
     Manifest(#[from] ManifestError),
@@ -324,7 +326,7 @@ impl<'a> Work<'a> {
         let earlier = number.and_then(|number| it.revision(number)).cloned();
         let earlier = earlier.ok_or_else(|| InstallError::NoRevision {
             name: it.name.clone(),
-            number: args.to.map_or_else(|| "before".to_owned(), |number| number.to_string()),
+            number: args.to.map_or_else(|| "before the current one".to_owned(), |number| number.to_string()),
         })?;
         let text = earlier.source.text();
         let read = wanted(&text, &args.registry).and_then(|wanted| match wanted.files.pinned() {

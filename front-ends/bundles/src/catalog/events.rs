@@ -12,7 +12,7 @@ use granit_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// Maximum nesting of objects.
+/// Maximum nesting depth of lists and objects.
 pub(super) const DEPTH_MAX: usize = 128;
 /// Maximum number of values of one object.
 pub(super) const NODES_MAX: usize = 4 << 20;
@@ -33,17 +33,17 @@ pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
 
 /// Error for a document that only the full reader can read.
 #[derive(Debug)]
-struct Left;
+struct Unsupported;
 
-impl fmt::Display for Left {
+impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("left to another reader")
+        f.write_str("only the full YAML reader can read this document")
     }
 }
 
-impl std::error::Error for Left {}
+impl std::error::Error for Unsupported {}
 
-impl Error for Left {
+impl Error for Unsupported {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self
     }
@@ -64,17 +64,17 @@ enum Scalar<'a> {
 }
 
 impl<'a> Events<'a> {
-    fn next(&mut self) -> Result<Event<'a>, Left> {
+    fn next(&mut self) -> Result<Event<'a>, Unsupported> {
         match self.parser.next() {
             Some(Ok((event, _))) => Ok(event),
-            _ => Err(Left),
+            _ => Err(Unsupported),
         }
     }
 
     /// Enters a list or an object.
-    fn enter(&mut self) -> Result<Inner<'_, 'a>, Left> {
+    fn enter(&mut self) -> Result<Inner<'_, 'a>, Unsupported> {
         self.depth += 1;
-        if self.depth < DEPTH_MAX { Ok(Inner { events: self, ended: false }) } else { Err(Left) }
+        if self.depth < DEPTH_MAX { Ok(Inner { events: self, ended: false }) } else { Err(Unsupported) }
     }
 }
 
@@ -92,19 +92,19 @@ struct Inner<'e, 'a> {
 
 impl<'a> Inner<'_, 'a> {
     /// Returns the next event; `None` at the end of the list or object.
-    fn next(&mut self) -> Result<Option<Event<'a>>, Left> {
+    fn next(&mut self) -> Result<Option<Event<'a>>, Unsupported> {
         let event = self.events.next()?;
         self.ended = matches!(event, Event::SequenceEnd | Event::MappingEnd);
         Ok((!self.ended).then_some(event))
     }
 
-    fn leave(&mut self) -> Result<(), Left> {
+    fn leave(&mut self) -> Result<(), Unsupported> {
         self.events.depth -= 1;
-        if self.ended || self.next()?.is_none() { Ok(()) } else { Err(Left) }
+        if self.ended || self.next()?.is_none() { Ok(()) } else { Err(Unsupported) }
     }
 }
 
-fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Left> {
+fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Unsupported> {
     /// Words that are not strings in some version of YAML.
     const WORDS: [&str; 12] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
     if style != ScalarStyle::Plain {
@@ -118,21 +118,21 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Left> {
         // A scalar with more than one point is a string, not a number.
         (digits, Some(b'0'..=b'9')) if digits.split('.').count() > 2 => Ok(Scalar::Text(text)),
         (digits, Some(b'1'..=b'9')) if digits.len() <= 18 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            digits.parse().map(Scalar::Whole).map_err(|_| Left)
+            digits.parse().map(Scalar::Whole).map_err(|_| Unsupported)
         }
-        (_, Some(b'0'..=b'9' | b'+' | b'-' | b'.' | b'=' | b'<' | b'~')) => Err(Left),
-        (word, _) if word.len() <= 8 && WORDS.iter().any(|it| word.eq_ignore_ascii_case(it)) => Err(Left),
+        (_, Some(b'0'..=b'9' | b'+' | b'-' | b'.' | b'=' | b'<' | b'~')) => Err(Unsupported),
+        (word, _) if word.len() <= 8 && WORDS.iter().any(|it| word.eq_ignore_ascii_case(it)) => Err(Unsupported),
         _ => Ok(Scalar::Text(text)),
     }
 }
 
 impl<'de> Deserializer<'de> for Node<'_, '_> {
-    type Error = Left;
+    type Error = Unsupported;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Left> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsupported> {
         self.events.nodes += 1;
         if self.events.nodes >= NODES_MAX / 2 {
-            return Err(Left);
+            return Err(Unsupported);
         }
         match self.event {
             Event::Scalar(text, style, 0, None) => match scalar(text, style)? {
@@ -152,11 +152,11 @@ impl<'de> Deserializer<'de> for Node<'_, '_> {
                 let value = visitor.visit_map(&mut inner)?;
                 inner.leave().map(|()| value)
             }
-            _ => Err(Left),
+            _ => Err(Unsupported),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Left> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsupported> {
         match &self.event {
             Event::Scalar(text, ScalarStyle::Plain, 0, None) if matches!(&**text, "" | "~" | "null") => {
                 visitor.visit_none()
@@ -172,29 +172,29 @@ impl<'de> Deserializer<'de> for Node<'_, '_> {
 }
 
 impl<'de> SeqAccess<'de> for &mut Inner<'_, '_> {
-    type Error = Left;
+    type Error = Unsupported;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Left> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Unsupported> {
         let Some(event) = self.next()? else { return Ok(None) };
         seed.deserialize(Node { events: self.events, event }).map(Some)
     }
 }
 
 impl<'de> MapAccess<'de> for &mut Inner<'_, '_> {
-    type Error = Left;
+    type Error = Unsupported;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Left> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Unsupported> {
         let Some(event) = self.next()? else { return Ok(None) };
         // Only the full reader can read keys that are not strings.
         match &event {
             Event::Scalar(text, style, 0, None) if matches!(scalar(Cow::Borrowed(text), *style)?, Scalar::Text(_)) => {
                 seed.deserialize(Node { events: self.events, event }).map(Some)
             }
-            _ => Err(Left),
+            _ => Err(Unsupported),
         }
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Left> {
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Unsupported> {
         let event = self.events.next()?;
         seed.deserialize(Node { events: self.events, event })
     }

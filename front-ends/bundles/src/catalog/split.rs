@@ -92,7 +92,7 @@ impl<R: Read> Documents<R> {
         Document { form, bytes: self.take(length), offset, line }
     }
 
-    /// Skips white space between documents. Returns the first byte after it.
+    /// Skips white space between documents. Returns the first byte after the white space.
     fn skip_space(&mut self) -> Result<Option<u8>, SplitError> {
         loop {
             let rest = self.rest();
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     fn split(text: &str) -> Vec<(Form, String, u64)> {
-        // Reads one byte at a time to test each boundary.
+        // Returns one byte per read, to check that a short read does not end the stream.
         struct Slow<'a>(&'a [u8]);
         impl Read for Slow<'_> {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_both_forms() {
+    fn consecutive_documents_of_both_forms_are_split() {
         let yaml = |text: &str, line| (Form::Yaml, text.to_owned(), line);
         let json = |text: &str, line| (Form::Json, text.to_owned(), line);
         assert_eq!(split(""), []);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_bounded() {
+    fn oversized_document_is_refused() {
         struct Endless;
         impl Read for Endless {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

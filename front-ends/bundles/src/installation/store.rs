@@ -61,8 +61,8 @@ impl Store {
         self.directory().join(format!("{name}.json"))
     }
 
-    /// Returns the temporary name of a record. If such a file remains after a kill, it is ignored, and removed with the
-    /// record.
+    /// Returns the temporary path of a record. A file that remains there after a kill is ignored, and is removed
+    /// together with the record.
     fn partial(&self, name: &str) -> PathBuf {
         self.directory().join(format!(".partial-{name}"))
     }
@@ -186,7 +186,7 @@ fn make_dir(directory: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => {
-            made.map_err(failed(directory, "made"))?;
+            made.map_err(failed(directory, "created"))?;
             parent.map_or(Ok(()), sync)
         }
     }

@@ -131,20 +131,20 @@ fn b4_media_type_matches_bundle_format() {
 }
 
 #[test]
-fn b5_there_is_a_channel() {
+fn b5_empty_channels_are_refused() {
     breaks("B5", &[("metadata/annotations.yaml", &ANNOTATIONS.replace("alpha,stable", "''"))]);
     assert_eq!(good(&[]).channels, ["alpha", "stable"]);
 }
 
 #[test]
-fn b6_there_is_one_csv() {
+fn b6_missing_or_second_csv_is_refused() {
     breaks("B6", &[("manifests/second.csv.yaml", CSV)]);
     let Err(faults) = bundle(&[("manifests/demo.csv.yaml", "")]) else { panic!() };
     assert!(faults.breaks("B6") && faults.breaks("B4"), "{faults}");
 }
 
 #[test]
-fn b7_every_owned_definition_is_there() {
+fn b7_missing_owned_definition_is_refused() {
     breaks("B7", &[("manifests/backups.crd.yaml", "")]);
     let owned = csv("version: v1, kind: Backup}]", "version: v2, kind: Backup}]")
         .replace("example.com/v1\"", "example.com/v2\"");
@@ -181,7 +181,7 @@ fn b9_definitions_are_unique_with_known_version() {
 
 /// All parts of a definition except its schemas are validated as by an API server.
 #[test]
-fn b9_definitions_are_whole() {
+fn b9_incomplete_definition_is_refused() {
     let with = |from: &str, to: &str| {
         assert!(CRD.contains(from), "{from}");
         CRD.replacen(from, to, 1)
@@ -309,7 +309,7 @@ fn b11_metadata_of_objects_are_valid() {
 }
 
 #[test]
-fn b12_the_csv_has_install_modes() {
+fn b12_csv_without_install_mode_is_refused() {
     let modes = "  installModes: [{type: AllNamespaces, supported: true}]\n";
     breaks("B12", &[("manifests/demo.csv.yaml", &csv(modes, ""))]);
     breaks("B12", &[("manifests/demo.csv.yaml", &csv("supported: true", "supported: false"))]);
@@ -348,7 +348,7 @@ fn b14_a_release_excludes_substitutes_for() {
 }
 
 #[test]
-fn csv_release_is_as_in_semver() {
+fn csv_release_follows_semver() {
     let released =
         |release: &str| csv("  displayName: Demo\n", &format!("  displayName: Demo\n  release: {release}\n"));
     for good_one in ["'0'", "'10'", "a-b.1", "rc.0.x01", "null"] {
@@ -361,7 +361,7 @@ fn csv_release_is_as_in_semver() {
 }
 
 #[test]
-fn csv_labels_and_annotations_are_text() {
+fn csv_labels_and_annotations_must_be_strings() {
     let with = |metadata: &str| csv("  name: demo.v1.0.0\n", &format!("  name: demo.v1.0.0\n  labels: {metadata}\n"));
     for bad in ["{a: 1}", "{a: true}", "{a: 1.5}", "{a: [b]}", "{a: {b: c}}", "[a]", "text"] {
         let reported = breaks("CSV", &[("manifests/demo.csv.yaml", &with(bad))]);
@@ -379,7 +379,7 @@ fn csv_labels_and_annotations_are_text() {
 }
 
 #[test]
-fn b15_the_manifests_are_flat() {
+fn b15_subdirectory_of_manifests_is_refused() {
     breaks("B15", &[("manifests/sub/x.yaml", "kind: ConfigMap\n")]);
 }
 
@@ -446,7 +446,7 @@ fn invalid_csv_fields_are_refused() {
 
 /// The list of deployments must exist but may be empty.
 #[test]
-fn a_csv_may_deploy_nothing() {
+fn csv_with_empty_deployments_is_valid() {
     let deployments = &CSV[CSV.find("      deployments:").unwrap()..];
     assert!(
         good(&[("manifests/demo.csv.yaml", &csv(deployments, "      deployments: []\n"))])
@@ -469,7 +469,7 @@ fn objects_for_api_server_are_reported() {
 }
 
 #[test]
-fn p1_p2_p3_of_plain_bundles() {
+fn p1_p2_p3_broken_bundles_are_refused() {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
     let plain = |all: &[(&str, &str)]| read(&files(all.iter().copied()), Format::PlainV0);
     let breaks = |rule: &str, all: &[(&str, &str)]| {

@@ -215,7 +215,7 @@ fn c13_properties_have_type_and_value() {
 }
 
 #[test]
-fn c14_deprecations_are_of_what_is_there() {
+fn c14_invalid_deprecations_are_refused() {
     let deprecated = |entries: &str| and(&format!("schema: olm.deprecations\npackage: demo\nentries:\n{entries}"));
     let entry =
         |schema: &str, name: &str| format!("  - reference: {{schema: {schema}, name: '{name}'}}\n    message: old\n");

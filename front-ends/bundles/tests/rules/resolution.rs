@@ -36,7 +36,7 @@ fn r1_successor_replaces_skips_or_shares_version() {
 }
 
 #[test]
-fn r2_force_passes_the_edges() {
+fn r2_force_ignores_upgrade_edges() {
     let step = upgrade(&good(GOOD), &query(""), &installed("demo.v1", "1.0.0"), true).unwrap();
     assert_eq!(step.to.name, "demo.v3");
     // A forced upgrade may also lead to a lower version, if that version is requested.

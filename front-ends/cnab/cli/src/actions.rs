@@ -23,7 +23,7 @@ use crate::plan::{Plan, claims_dir};
 use crate::{perform, read};
 
 /// Result of the first phase of a command, which does not use executord.
-pub(crate) enum Begun {
+pub(crate) enum StartOutcome {
     /// The command is complete. Holds the exit status of the program.
     Done(u8),
     /// The command needs executord.
@@ -38,7 +38,7 @@ pub(crate) struct Planned {
 }
 
 /// Reads the inputs and runs commands that need no executord.
-pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) -> Result<Begun, Failure> {
+pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) -> Result<StartOutcome, Failure> {
     let work = |action: &str, args: &ActionArgs, directory: PathBuf, force: bool| {
         let mut stdin = std::io::stdin().lock();
         let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
@@ -48,7 +48,7 @@ pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
             Err(failure) if !force || matches!(failure.wrapped(), Some(CnabError::Busy(_))) => return Err(failure),
             plan => plan,
         };
-        Ok(Begun::Planned(Box::new(Planned { plan, remove: force.then(|| (directory, args.name.clone())) })))
+        Ok(StartOutcome::Planned(Box::new(Planned { plan, remove: force.then(|| (directory, args.name.clone())) })))
     };
     let directory = || claims_dir(claims.claims_dir);
     match command {
@@ -56,9 +56,9 @@ pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
         CnabCommand::Upgrade(action) => work(UPGRADE, action, directory()?, false),
         CnabCommand::Uninstall(args) => work(UNINSTALL, &args.action, directory()?, args.force),
         CnabCommand::Invoke(args) => work(&args.invoked, &args.action, directory()?, false),
-        CnabCommand::Validate(bundle) => read::validate(global, bundle).map(Begun::Done),
-        CnabCommand::Explain(explain) => read::explain(global, explain).map(Begun::Done),
-        other => read::known(global, &Store::new(directory()?), other).map(Begun::Done),
+        CnabCommand::Validate(bundle) => read::validate(global, bundle).map(StartOutcome::Done),
+        CnabCommand::Explain(explain) => read::explain(global, explain).map(StartOutcome::Done),
+        other => read::known(global, &Store::new(directory()?), other).map(StartOutcome::Done),
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum CnabCommand {
     /// List the claims of an installation
     Claims(NameArg),
     /// Print the output of the run tool, with secrets masked
-    Logs(OfClaimArgs),
+    Logs(ClaimChoiceArgs),
     /// List the outputs of an installation, or print one
     Outputs(OutputsArgs),
 }
@@ -84,7 +84,7 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct OfClaimArgs {
+pub(crate) struct ClaimChoiceArgs {
     /// Name of the installation
     pub(crate) name: String,
     /// Use this claim [default: the last one]
@@ -95,7 +95,7 @@ pub(crate) struct OfClaimArgs {
 #[derive(Debug, Args)]
 pub(crate) struct OutputsArgs {
     #[command(flatten)]
-    pub(crate) of: OfClaimArgs,
+    pub(crate) of: ClaimChoiceArgs,
     /// Print this output, byte for byte
     pub(crate) output: Option<String>,
     /// Print the output even if it is writeOnly
@@ -158,8 +158,8 @@ pub(crate) struct ActionArgs {
     /// Give a bundle that requires it (io.cnab.docker) access to this machine's Docker daemon, if executord's
     /// configuration permits it
     ///
-    /// The socket is /var/run/docker.sock in the container, whose users are the host's. A process that can use it is
-    /// effectively root on this machine.
+    /// The socket is /var/run/docker.sock in the container, which uses the host's user namespace. A process that can
+    /// use the socket is effectively root on this machine.
     #[arg(long)]
     pub(crate) allow_docker_host_access: bool,
     /// Create no file for a parameter without a value, instead of an empty file

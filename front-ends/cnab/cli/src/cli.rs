@@ -10,7 +10,7 @@ use executor_cli_kit::program::Program;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
 
-use crate::actions::{self, Begun, Planned};
+use crate::actions::{self, Planned, StartOutcome};
 use crate::args::{ClaimsArgs, CnabCommand};
 
 /// Install, upgrade and uninstall Cloud Native Application Bundles (CNAB), through executord
@@ -58,8 +58,8 @@ impl Program for Cli {
         match command {
             Command::Generate(args) => args.generate(Self::documented()).map(|()| 0),
             Command::Cnab(command) => match actions::start(&global, claims, &command)? {
-                Begun::Done(status) => Ok(status),
-                Begun::Planned(planned) => {
+                StartOutcome::Done(status) => Ok(status),
+                StartOutcome::Planned(planned) => {
                     forbid_dumps();
                     execute::perform(&global, *planned)
                 }

@@ -19,10 +19,10 @@ use serde_json::json;
 
 use crate::error::CnabError;
 
-/// Maximum number of bytes of a run tool's output that are stored.
+/// Maximum size of the stored output of a run tool, in bytes.
 pub(crate) const LOG_MAX: usize = 8 << 20;
 
-pub(crate) struct Ended {
+pub(crate) struct Conclusion {
     pub(crate) status: Status,
     pub(crate) message: String,
     pub(crate) exit: u8,
@@ -36,7 +36,7 @@ pub(crate) async fn conclude(
     action: &Action,
     container: &Container,
     paths: &BTreeMap<String, String>,
-) -> Result<Ended, Failure> {
+) -> Result<Conclusion, Failure> {
     let (status, mut message) = evaluate(container);
     let mut found = BTreeMap::new();
     if !paths.is_empty() {
@@ -48,7 +48,7 @@ pub(crate) async fn conclude(
         }
     }
     let settled = settle(bundle, action, status == Status::Succeeded, found);
-    let mut ended = Ended { status, message: String::new(), exit: 0, outputs: settled.outputs };
+    let mut ended = Conclusion { status, message: String::new(), exit: 0, outputs: settled.outputs };
     if !settled.wrong.is_empty() {
         ended.status = Status::Failed;
         message = settled.wrong.to_string();
@@ -92,7 +92,7 @@ pub(crate) fn record(
     store: &Store,
     claim: &Claim,
     last: Option<&ClaimResult>,
-    ended: &Ended,
+    ended: &Conclusion,
     log: &[u8],
 ) -> Result<ClaimResult, CnabError> {
     let mut result = ClaimResult::new(claim, last, ended.status, SystemTime::now())?.saying(&*ended.message);

@@ -39,7 +39,7 @@ pub(crate) enum CnabError {
     #[error("another agent-cli command is working on {0}")]
     Busy(String),
     #[error("{name}: {status}{}{message}", if .message.is_empty() { "" } else { ": " })]
-    Ended { name: String, status: &'static str, message: String, exit: u8 },
+    ActionFailed { name: String, status: &'static str, message: String, exit: u8 },
     #[error("{installation} has no claim {id}")]
     NoClaim { installation: String, id: String },
     #[error("{0}")]
@@ -51,7 +51,7 @@ pub(crate) enum CnabError {
 impl From<CnabError> for Failure {
     fn from(error: CnabError) -> Self {
         let status = match &error {
-            CnabError::Ended { exit, .. } => *exit,
+            CnabError::ActionFailed { exit, .. } => *exit,
             _ => executor_cli_kit::exit::OURS,
         };
         Self::wrap(error, status)

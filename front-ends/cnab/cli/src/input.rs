@@ -112,8 +112,8 @@ pub(crate) fn values(
         let definition = bundle.parameters.get(name).and_then(|it| bundle.definitions.get(&it.definition));
         if given.visible && bundle.is_write_only(name) {
             return Err(Failure::Usage(format!(
-                "--param {name}=...: the bundle declares it writeOnly, and everyone on this machine can read a command \
-                 line; use {name}=@FILE, {name}=@- (standard input) or {name}=@env:VARIABLE"
+                "--param {name}=...: the bundle declares the parameter writeOnly, and everyone on this machine can \
+                 read a command line; use {name}=@FILE, {name}=@- (standard input) or {name}=@env:VARIABLE"
             )));
         }
         let value = match definition {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_where_they_come_from() {
+    fn parameter_sources_are_parsed() {
         let all = given(&["a=1=2", "b=@@x", "c=@env:TOKEN", "d=@-", "db#e=", "f="]).unwrap();
         let text = |name: &str| (all[""][name].text.as_str(), all[""][name].visible);
         assert_eq!(text("a"), ("1=2", true));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_as_cnab_go_writes_it() {
+    fn cnab_go_operation_separates_secrets() {
         let text = r#"{"installation_name":"a","revision":"01","action":"install","parameters":{"port":80},
             "image":{"imageType":"docker","image":"example/a:1","contentDigest":"sha256:1"},
             "environment":{"CNAB_ACTION":"install","PORT":"80","PASS":"canary","KEY":"canary","EMPTY":""},

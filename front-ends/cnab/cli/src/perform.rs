@@ -55,7 +55,7 @@ pub(crate) async fn run_invocation(
     let writable = request::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
     // Validate the request before recording anything.
-    session.client.validate_run(request.run()).await.or_else(older).doing(&format!("run {id}"))?;
+    session.client.validate_run(request.run()).await.or_else(ignore_unsupported).doing(&format!("run {id}"))?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();
     let mut last = None;
@@ -115,7 +115,7 @@ pub(crate) async fn run_invocation(
             session.output.note(format!("{name}: {} succeeded", action.name()));
             Ok(())
         }
-        status => Err(CnabError::Ended {
+        status => Err(CnabError::ActionFailed {
             name: format!("{name}: {}", action.name()),
             status: status.name(),
             message: ended.message,
@@ -148,7 +148,7 @@ fn mark(store: &Store, claim: &Claim, last: Option<&ClaimResult>, status: Status
 
 /// Ignores the error of an older executord that does not support `Validate`. Such an executord refuses an invalid
 /// request when the container is started.
-fn older(error: Error) -> Result<(), Error> {
+fn ignore_unsupported(error: Error) -> Result<(), Error> {
     match error.code() {
         Some(Code::Unimplemented | Code::PermissionDenied) if error.violations().is_empty() => Ok(()),
         _ => Err(error),

@@ -106,7 +106,7 @@ impl Plan {
         stdin: &mut dyn Read,
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Failure> {
-        let maker = Maker {
+        let builder = PlanBuilder {
             args,
             action,
             store: Store::new(claims_dir),
@@ -121,12 +121,12 @@ impl Plan {
             limits: args.limits.clone(),
             grace: args.grace,
         };
-        let steps = maker.steps()?;
-        Ok(Self { store: maker.store, steps, options })
+        let steps = builder.steps()?;
+        Ok(Self { store: builder.store, steps, options })
     }
 }
 
-struct Maker<'a> {
+struct PlanBuilder<'a> {
     args: &'a ActionArgs,
     action: &'a str,
     store: Store,
@@ -135,7 +135,7 @@ struct Maker<'a> {
     images: BTreeMap<String, String>,
 }
 
-impl Maker<'_> {
+impl PlanBuilder<'_> {
     fn steps(&self) -> Result<Vec<Prepared>, Failure> {
         let name = &self.args.name;
         names::installation(name).map_err(wrong("the name cannot be used"))?;
@@ -188,8 +188,8 @@ impl Maker<'_> {
                 || (self.action == UNINSTALL && there == State::Absent)
             {
                 skipped.push(format!(
-                    "the dependency {dependency} is {} already",
-                    if there == State::Present { "there" } else { "gone" }
+                    "the dependency {dependency} is already {}",
+                    if there == State::Present { "installed" } else { "uninstalled" }
                 ));
                 return Ok(None);
             }

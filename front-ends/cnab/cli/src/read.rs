@@ -13,7 +13,7 @@ use executor_cnab::action::{Action, BUILT_IN};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
 
-use crate::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
+use crate::args::{BundleArg, ClaimChoiceArgs, CnabCommand, ExplainArgs, OutputsArgs};
 use crate::error::CnabError;
 use crate::input;
 use crate::plan::{State, state};
@@ -182,7 +182,7 @@ fn outputs(
 }
 
 /// Returns the selected claim, by default the last claim; `None` if no claim can be read.
-fn record<'a>(records: &'a [Record], args: &OfClaimArgs) -> Result<Option<&'a Record>, CnabError> {
+fn record<'a>(records: &'a [Record], args: &ClaimChoiceArgs) -> Result<Option<&'a Record>, CnabError> {
     let Some(id) = &args.claim else { return Ok(records.last()) };
     let found = records.iter().find(|record| record.claim.id == *id);
     found.map(Some).ok_or_else(|| CnabError::NoClaim { installation: args.name.clone(), id: id.clone() })

@@ -132,7 +132,7 @@ mod tests {
 
     /// executord refuses writable files if there are no files.
     #[test]
-    fn operation_without_files_asks_for_none() {
+    fn operation_without_files_omits_writable_files() {
         for (files, writable) in
             [(r#","files":{}"#, false), (r#","files":null"#, false), ("", false), (r#","files":{"/a":"b"}"#, true)]
         {

@@ -2,8 +2,8 @@
 //! of its claim is pending or running, or is missing (rule 47 of `docs/guides/cnab-rules.md`).
 //!
 //! The name of the container is derived from the claim. executord reports whether the container is running, has exited
-//! or does not exist; this determines the result. The caller holds the lock of the installation, so no other process
-//! changes the installation. Unfinished actions of other tools are ignored.
+//! or does not exist, and the result is derived from this state. The caller holds the lock of the installation,
+//! so no other process changes the installation. Unfinished actions of other tools are ignored.
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::follow;
@@ -23,7 +23,7 @@ use executor_cnab::claim::{ClaimResult, Status};
 use executor_cnab::invocation::outputs;
 use executor_cnab::store::{Record, Store};
 
-use crate::ended::{Ended, LOG_MAX, conclude, delete, evaluate, record};
+use crate::ended::{Conclusion, LOG_MAX, conclude, delete, evaluate, record};
 use crate::error::CnabError;
 
 /// Records the results of the installation's unfinished actions. If `interrupts` is given, waits for containers that
@@ -40,7 +40,7 @@ pub(crate) async fn settle(
         let container = match get(session, &id).await {
             Ok(container) => container,
             Err(failure) if failure.code() == Some(Code::NotFound) => {
-                gone(store, unfinished)?;
+                record_missing_container(store, unfinished)?;
                 continue;
             }
             Err(failure) => return Err(failure),
@@ -72,7 +72,7 @@ pub(crate) async fn settle(
 }
 
 /// Records the result of an action whose container does not exist. The container was never created, or was deleted.
-fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
+fn record_missing_container(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
     let last = unfinished.last();
     let (status, message) = if last.is_some_and(|result| result.status == Status::Running) {
         (Status::Unknown, "the container no longer exists, and its result is unknown")
@@ -83,7 +83,7 @@ fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
     Ok(store.save_result(&result)?)
 }
 
-async fn ended(session: &Session, unfinished: &Record, container: &Container) -> Result<Ended, Failure> {
+async fn ended(session: &Session, unfinished: &Record, container: &Container) -> Result<Conclusion, Failure> {
     let bundle = Bundle::from_claim(&unfinished.claim.bundle);
     let action = bundle.as_ref().ok().and_then(|bundle| Action::new(&bundle.actions, &unfinished.claim.action).ok());
     match (bundle, action) {
@@ -91,7 +91,7 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
         // An older version accepted this claim, but this version does not. Record only the exit.
         _ => {
             let (status, message) = evaluate(container);
-            Ok(Ended { status, message, exit: 0, outputs: BTreeMap::new() })
+            Ok(Conclusion { status, message, exit: 0, outputs: BTreeMap::new() })
         }
     }
 }

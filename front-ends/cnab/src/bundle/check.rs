@@ -66,7 +66,7 @@ fn actions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) 
     for name in bundle.actions.keys() {
         let path = pointer("/actions", name);
         if BUILT_IN.contains(&name.as_str()) {
-            wrong.add(&path, 35, "is the name of a built-in action; choose another");
+            wrong.add(&path, 35, "is the name of a built-in action; choose another name");
         }
         if name.is_empty() || name.contains('\0') {
             wrong.add(&path, 24, "is not a valid action name: it is empty or contains a NUL");

@@ -42,7 +42,7 @@ pub(crate) fn bundle(more: Value) -> Bundle {
 
 /// Returns the violations of a bundle with these fields.
 pub(crate) fn wrong(more: Value) -> Violations {
-    Bundle::parse(small(more).to_string().as_bytes()).expect_err("something is wrong with it")
+    Bundle::parse(small(more).to_string().as_bytes()).expect_err("the bundle was accepted")
 }
 
 pub(crate) fn has(violations: &Violations, rule: u8, path: &str) -> bool {

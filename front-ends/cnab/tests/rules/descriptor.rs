@@ -199,7 +199,7 @@ fn rule_31_required_credentials_are_checked_supplied_ones_injected() {
 }
 
 #[test]
-fn rule_31_credential_sets() {
+fn rule_31_credential_sets_are_merged() {
     let yaml = b"name: mine\ncreated: 2020-01-20T06:00:00.00000-06:00\ncredentials:\n- name: a\n  source:\n    path: $HOME/.kube/config\n\
         - name: b\n  source: { value: \"1234canary\" }\n- name: c\n  source: { env: C }\n- name: d\n  source: { command: pass show d }\n";
     let set = CredentialSet::parse(yaml).unwrap();
@@ -254,7 +254,7 @@ fn rule_32_parameters_and_credentials_have_separate_destinations() {
 }
 
 #[test]
-fn rule_33_cnab_variables_are_the_runtimes() {
+fn rule_33_cnab_variables_are_reserved() {
     assert_has(&wrong(parameter(json!({ "env": "CNAB_ACTION" }))), 33, "/parameters/p/destination/env");
     assert_has(&wrong(json!({ "credentials": { "c": { "env": "CNAB_X" } } })), 33, "/credentials/c/env");
     bundle(parameter(json!({ "env": "CNABX" })));

@@ -86,7 +86,7 @@ fn first(value: &Value, section: &str) -> String {
 }
 
 #[test]
-fn bundles() {
+fn changed_bundle_is_refused() {
     let mut documents = vec![own(THIN), own(THICK), own(DEPENDENT)];
     documents.extend(specification(&["101.01-bundle.json", "101.02-bundle.json", "101.03-bundle.json"]));
     let mutations = |value: &Value| {
@@ -149,7 +149,7 @@ impl At for Mutation {
 }
 
 #[test]
-fn claims() {
+fn changed_claim_is_refused() {
     let bundle = parse(THIN);
     let claim = claim(&bundle, "org.example.paint", &resolved(&bundle, "org.example.paint", json!({})), None);
     let mut documents = vec![("our own".to_owned(), serde_json::to_value(claim).unwrap())];
@@ -182,7 +182,7 @@ fn claims() {
 }
 
 #[test]
-fn results_of_claims() {
+fn changed_result_is_refused() {
     let mine = json!({
         "claimId": "01E5G8ZYP714JVM8NHTJQ4FH15", "id": "01E5G8ZYP714JVM8NHTJQ4FH16", "created": "2026-11-21T17:00:00.5Z",
         "message": "m", "status": "failed", "custom": { "a": 1 },
@@ -217,7 +217,7 @@ fn results_of_claims() {
 }
 
 #[test]
-fn relocation_maps() {
+fn changed_relocation_map_is_refused() {
     let mine = json!({ "example/a:1": "m.example.org/a:1", "library/b@sha256:00": "m.example.org/b" });
     let mut documents = vec![("our own".to_owned(), mine)];
     documents.extend(specification(&["103.01-relocation-mapping.json"]));
@@ -245,7 +245,7 @@ fn relocation_maps() {
 }
 
 #[test]
-fn dependencies() {
+fn changed_dependencies_are_refused() {
     let mine = serde_json::from_str::<Value>(DEPENDENT).unwrap()["custom"]["io.cnab.dependencies"].clone();
     let mut documents = vec![("our own".to_owned(), mine)];
     documents.extend(specification(&["500.01-dependencies.json"]));

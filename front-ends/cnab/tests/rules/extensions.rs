@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::common::*;
 
 #[test]
-fn rule_36_an_extension_is_required_once() {
+fn rule_36_repeated_extension_is_refused() {
     let wrong = wrong(json!({ "requiredExtensions": ["io.cnab.docker", "io.cnab.docker"] }));
     assert_has(&wrong, 24, "/requiredExtensions");
 }
@@ -85,7 +85,7 @@ fn rule_49_bundle_determines_source_order() {
     ] {
         assert_has(&wrong(with_sources(value)), 49, &path);
     }
-    let odd = bundle(with_sources(json!({ "state": output("none"), "nobody": output("state") }))).warnings;
+    let odd = bundle(with_sources(json!({ "state": output("none"), "unknown": output("state") }))).warnings;
     assert!(
         odd.iter().any(|it| it.contains("no output")) && odd.iter().any(|it| it.contains("no such parameter")),
         "{odd:?}"
@@ -108,7 +108,7 @@ fn rule_49_source_supplies_missing_parameter() {
         earlier(vec![("state", of("state", "state", b"v1").unwrap()), ("count", of("count", "state", b"7").unwrap())]);
     let values = run("upgrade", json!({}), &there).unwrap();
     assert_eq!((&values.values["state"], &values.values["count"]), (&json!("v1"), &json!(7)), "ahead of the default");
-    assert!(values.supplied.is_empty(), "the next action looks again");
+    assert!(values.supplied.is_empty(), "a sourced value is not recorded as supplied");
     assert_eq!(run("upgrade", json!({ "state": "mine" }), &there).unwrap().values["state"], "mine");
     assert!(!run("install", json!({}), &there).unwrap().values.contains_key("state"), "it does not apply");
     assert_has(&run("upgrade", json!({}), &Earlier::default()).unwrap_err(), 14, "/parameters/state");

@@ -88,7 +88,7 @@ fn rule_06_action_must_be_built_in_or_declared() {
 }
 
 #[test]
-fn rule_07_the_revision_is_a_variable() {
+fn rule_07_revision_is_passed_as_variable() {
     for name in ["install", "upgrade", "uninstall"] {
         let invocation = lowered(&parse(THIN), name, json!({}), &[]);
         let claim: Value = serde_json::from_str(file(&invocation, "/cnab/claim.json").unwrap()).unwrap();
@@ -110,8 +110,8 @@ fn rule_08_only_modifying_actions_create_revisions() {
         revisions.push(next.revision.clone());
         last = Some(next);
     }
-    assert_eq!(revisions[1], revisions[2], "a status is no change");
-    assert_eq!(revisions[3], revisions[4], "nor is a help");
+    assert_eq!(revisions[1], revisions[2], "a status action creates no revision");
+    assert_eq!(revisions[3], revisions[4], "a help action creates no revision");
     revisions.dedup();
     assert_eq!(revisions.len(), 5, "install, two upgrades, uninstall, paint");
 }
@@ -260,7 +260,7 @@ fn rule_18_parameter_can_have_variable_and_file() {
 }
 
 #[test]
-fn rule_19_a_file_holds_the_value() {
+fn rule_19_file_contains_the_value() {
     let both = lowered(&typed(), "install", json!({ "string": "a\nb\n", "object": { "a": 1 } }), &[]);
     assert_eq!((file(&both, "/etc/x/string"), file(&both, "/etc/x/object")), (Some("a\nb\n"), Some(r#"{"a":1}"#)));
 }
@@ -316,7 +316,7 @@ fn rule_23_relocation_map_is_complete_and_mounted() {
     .unwrap();
     assert_eq!(invocation.image, "mirror.example.org/lighthouse:0.4.1");
     assert_eq!(file(&invocation, "/cnab/app/relocation-mapping.json"), Some(&*text));
-    assert_eq!(file(&invocation, "/etc/lamp/colour"), None, "unset, and asked to be left out");
+    assert_eq!(file(&invocation, "/etc/lamp/colour"), None, "unset files are omitted on request");
     assert_eq!(file(&lowered(&bundle, "install", json!({}), &[]), "/cnab/app/relocation-mapping.json"), None);
     let missing = Relocation::parse(br#"{"registry.example.org/lamp:2": "x"}"#, &bundle).unwrap_err();
     assert_has(&missing, 23, "/registry.example.org~1lighthouse:0.4.1");

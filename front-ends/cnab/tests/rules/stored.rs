@@ -180,6 +180,6 @@ fn bundles_are_kept_by_their_digest() {
     store.save_bundle(&digest, THIN.as_bytes()).unwrap();
     assert_eq!(store.bundle(&digest).unwrap().as_deref(), Some(THIN.as_bytes()));
     fs::write(home.path().join("bundles").join(format!("{}.json", digest.replace(':', "-"))), "other").unwrap();
-    assert_eq!(store.bundle(&digest).unwrap(), None, "it is not what its digest says");
+    assert_eq!(store.bundle(&digest).unwrap(), None, "the content does not match its digest");
     assert_eq!(store.bundle("sha256:../../x").unwrap(), None);
 }

@@ -42,7 +42,7 @@ fn help_names_the_command_that_people_type() {
 
 /// If the user has a registrations file, it is used. If there is no file, the list is empty.
 #[test]
-fn registrations_are_looked_for_in_their_order() {
+fn registrations_file_is_found_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let list = |more: &[&str]| run(dir.path(), &[&["list", "--json"], more].concat());
     // Skip this if the host has a file in /etc, which would be used here.

@@ -241,7 +241,7 @@ async fn rule_15_unstable_convention_fails_and_is_named() {
 }
 
 #[tokio::test]
-async fn rule_15_a_template_is_bounded() {
+async fn rule_15_oversized_template_is_refused() {
     let mut large = app();
     large["metadata"]["annotations"] = json!({"x": "x".repeat(template::TEMPLATE_MAX)});
     let world = World::default().convention("a", "", nothing);

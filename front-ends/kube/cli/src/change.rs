@@ -22,11 +22,11 @@ pub(crate) enum Change {
     Rotate(Vec<String>),
     /// Keep the pod. The digests of its secrets are not stored, so send its requests again; executord compares them
     /// with the original requests.
-    Ask,
+    Compare,
     /// Keep the pod although it has changed: it is replaced only after the user has removed it (OnDelete).
-    Left,
+    Deferred,
     /// Keep the pod.
-    Nothing,
+    Unchanged,
     /// Remove the pod, because no file contains it.
     Remove,
 }
@@ -39,9 +39,9 @@ impl Change {
             Self::Replace(_) => "replace",
             Self::Complete => "complete",
             Self::Rotate(_) => "rotate",
-            Self::Ask => "compare",
-            Self::Left => "left",
-            Self::Nothing => "unchanged",
+            Self::Compare => "compare",
+            Self::Deferred => "left",
+            Self::Unchanged => "unchanged",
             Self::Remove => "remove",
         }
     }
@@ -52,17 +52,17 @@ impl Change {
             Self::Replace(reason) => reason.clone(),
             Self::Complete => "some containers of the pod are missing".into(),
             Self::Rotate(names) => format!("replaces secret files of {}", names.join(", ")),
-            Self::Ask => "the pod's secrets are compared during play".into(),
-            Self::Left => "the pod has changed, but is replaced only after you remove it (OnDelete)".into(),
+            Self::Compare => "the pod's secrets are compared during play".into(),
+            Self::Deferred => "the pod has changed, but is replaced only after you remove it (OnDelete)".into(),
             Self::Remove => "no file contains the pod".into(),
-            Self::Create | Self::Nothing => String::new(),
+            Self::Create | Self::Unchanged => String::new(),
         }
     }
 
-    /// Returns true if applying the change surely alters the pod. [`Self::Ask`] alters the pod only if its secrets
+    /// Returns true if applying the change surely alters the pod. [`Self::Compare`] alters the pod only if its secrets
     /// differ.
-    pub(crate) fn is_something(&self) -> bool {
-        !matches!(self, Self::Nothing | Self::Left | Self::Ask)
+    pub(crate) fn alters_pod(&self) -> bool {
+        !matches!(self, Self::Unchanged | Self::Deferred | Self::Compare)
     }
 }
 
@@ -93,7 +93,7 @@ fn one(
     }
     if known.digest() != plan.digest {
         return Ok(match plan.update {
-            Update::OnDelete => Change::Left,
+            Update::OnDelete => Change::Deferred,
             Update::Rolling | Update::Recreate => Change::Replace("the pod template has changed".into()),
         });
     }
@@ -124,8 +124,8 @@ fn one(
         }
     }
     Ok(match (ask, rotated.is_empty()) {
-        (true, _) => Change::Ask,
-        (false, true) => Change::Nothing,
+        (true, _) => Change::Compare,
+        (false, true) => Change::Unchanged,
         (false, false) => Change::Rotate(rotated),
     })
 }

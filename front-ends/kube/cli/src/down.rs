@@ -19,7 +19,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
     let mut done = Vec::new();
     for what in &args.what {
         let play = named(what, &known::pods(&session.client, None).await?)?;
-        let mut memory = Memory::open(&play, || context.waits(&play)).await?;
+        let mut memory = Memory::open(&play, || context.note_waiting(&play)).await?;
         // The play that held the lock may have created more pods.
         let known = known::pods(&session.client, Some(&play)).await?;
         // The pods of a workload are stopped one by one in reverse order; different workloads in parallel.

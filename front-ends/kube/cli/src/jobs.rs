@@ -52,7 +52,7 @@ pub(crate) async fn perform(
     let mut waiting: Vec<&PodPlan> = Vec::new();
     for (plan, change) in &job.pods {
         let is_over =
-            !change.is_something() && playing.known.get(&plan.id).is_some_and(|known| known.phase() == "Succeeded");
+            !change.alters_pod() && playing.known.get(&plan.id).is_some_and(|known| known.phase() == "Succeeded");
         done.push(view::Played::new(plan, change));
         if !is_over {
             waiting.push(plan);

@@ -33,7 +33,7 @@ impl Context {
     }
 
     /// Prints that this command waits for another command of the play.
-    pub(crate) fn waits(&self, play: &str) {
+    pub(crate) fn note_waiting(&self, play: &str) {
         self.output.note(format!("waiting for another command of the play {play}"));
     }
 }

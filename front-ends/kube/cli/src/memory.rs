@@ -1,6 +1,7 @@
 //! Stores state between plays: keyed digests of each container's secrets, so that a play without changes does nothing.
-//! Values are not stored. The file is in tmpfs below /run, so it is removed at shutdown like the containers. If the
-//! file is lost, the next play compares the requests through executord, and rotates files once more if necessary.
+//! Values are not stored. The file is normally in a tmpfs below /run, and thus removed at shutdown like the containers.
+//! If the file is lost, the next play compares the requests through executord, and rotates files once more if
+//! necessary.
 //!
 //! Rules are numbered as in `docs/guides/kube-rules.md`.
 
@@ -66,9 +67,9 @@ pub(crate) struct Changed {
 }
 
 impl Memory {
-    /// Opens and locks the state of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json` or, if the variable
-    /// is unset, a file below /run. If another command of the play is running, calls `waits` and waits for that
-    /// command.
+    /// Opens and locks the state of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json`. If the variable is
+    /// unset, the file is below /run for root, and below the temporary directory for other users. If another command
+    /// of the play is running, calls `waits` and waits for that command.
     pub(crate) async fn open(play: &str, waits: impl FnOnce()) -> Result<Self, KubeError> {
         Self::open_in(&directory(), play, waits).await
     }
@@ -137,7 +138,7 @@ impl Memory {
     }
 
     /// Stores the digests of a container's current secrets.
-    pub(crate) fn remember(&mut self, created_at: &str, member: &Member) -> Result<(), KubeError> {
+    pub(crate) fn record_secrets(&mut self, created_at: &str, member: &Member) -> Result<(), KubeError> {
         let (environment, files) = self.tags(member);
         let entry = Entry { created_at: created_at.to_owned(), environment, files };
         if self.kept.containers.insert(member.request.id.clone(), entry.clone()) != Some(entry) {
@@ -254,7 +255,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let never = || panic!("the memory of the play is locked");
         let mut memory = Memory::open_in(dir.path(), "p", never).await.unwrap();
-        memory.remember("then", &member("canary-of-a-variable")).unwrap();
+        memory.record_secrets("then", &member("canary-of-a-variable")).unwrap();
         drop(memory);
         let text = fs::read_to_string(dir.path().join("p.json")).unwrap();
         assert!(!text.contains("canary"));

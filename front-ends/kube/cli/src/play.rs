@@ -33,7 +33,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
         }
     }
     let context = Context { client: session.client.clone(), output: session.output.clone(), json: session.json };
-    let mut memory = Memory::open(&input.play, || context.waits(&input.play)).await?;
+    let mut memory = Memory::open(&input.play, || context.note_waiting(&input.play)).await?;
     if !args.replace {
         memory.check(&configs)?;
     }
@@ -60,7 +60,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     for (plan, change) in plan.pods.iter().zip(&changes).filter(|(plan, _)| plan.job.is_none()) {
         let waits = plan.in_order || (matches!(change, Change::Replace(_)) && plan.update == Update::Rolling);
         let change = playing.apply(plan, change).await?;
-        if change.is_something() && !matches!(change, Change::Rotate(_)) {
+        if change.alters_pod() && !matches!(change, Change::Rotate(_)) {
             if waits && !args.no_wait {
                 pod::ready(&playing.context, plan, args.wait).await?;
             } else {
@@ -84,7 +84,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
         done.extend(removed);
         let document = view::Play::new(&input.play, done, &warnings);
         session.output.text(executor_cli_kit::view::json::to_document(&document)).await;
-    } else if removed.is_empty() && changes.iter().all(|change| !change.is_something()) {
+    } else if removed.is_empty() && changes.iter().all(|change| !change.alters_pod()) {
         session.output.note(format!("{}: nothing has changed", input.play));
     }
     match failures.into_iter().next() {
@@ -105,7 +105,7 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
     let mut done: Vec<view::Played> =
         plan.pods.iter().zip(&changes).map(|(plan, change)| view::Played::new(plan, change)).collect();
     done.extend(superfluous(&input.play, &plan, &known).map(view::Played::removed));
-    let differs = changes.iter().any(Change::is_something) || done.len() > changes.len();
+    let differs = changes.iter().any(Change::alters_pod) || done.len() > changes.len();
     let document = view::Play::new(&input.play, done, &warnings);
     session.print(&document, || document.text(session.style)).await;
     Ok(u8::from(differs))

@@ -61,10 +61,10 @@ impl Playing<'_> {
     /// Applies the decided change, and returns the change that was actually made.
     pub(crate) async fn apply(&mut self, plan: &PodPlan, change: &Change) -> Result<Change, Failure> {
         match change {
-            Change::Nothing => return Ok(Change::Nothing),
-            Change::Left => {
+            Change::Unchanged => return Ok(Change::Unchanged),
+            Change::Deferred => {
                 self.context.progress(format!("{}: {}", pod::shown(plan), change.reason()));
-                return Ok(Change::Left);
+                return Ok(Change::Deferred);
             }
             Change::Remove => return Ok(Change::Remove),
             Change::Create | Change::Complete => {}
@@ -72,12 +72,12 @@ impl Playing<'_> {
                 self.context.progress(format!("{}: replaced: {reason}", pod::shown(plan)));
                 self.remove(&plan.id).await?;
             }
-            Change::Rotate(_) | Change::Ask => {
-                let Some(known) = self.known.get(&plan.id).cloned() else { return Ok(Change::Nothing) };
+            Change::Rotate(_) | Change::Compare => {
+                let Some(known) = self.known.get(&plan.id).cloned() else { return Ok(Change::Unchanged) };
                 match self.rotate(plan, &known).await? {
-                    Rotated::Names(names) if names.is_empty() => return Ok(Change::Nothing),
+                    Rotated::Names(names) if names.is_empty() => return Ok(Change::Unchanged),
                     Rotated::Names(names) => return Ok(Change::Rotate(names)),
-                    Rotated::Not(reason) => {
+                    Rotated::Impossible(reason) => {
                         self.context.progress(format!("{}: replaced: {reason}", pod::shown(plan)));
                         self.remove(&plan.id).await?;
                         self.start(plan).await?;
@@ -108,7 +108,7 @@ impl Playing<'_> {
         }
         let started = started?;
         for (member, container) in plan.members.iter().zip(&started) {
-            self.memory.remember(&created_at(container), member)?;
+            self.memory.record_secrets(&created_at(container), member)?;
         }
         Ok(())
     }
@@ -142,11 +142,11 @@ impl Playing<'_> {
                             let message = format!("PostStartHookError: {message}");
                             return Err(KubeError::Container { pod, container, message }.into());
                         }
-                        self.memory.remember(&created, member)?;
+                        self.memory.record_secrets(&created, member)?;
                         continue;
                     }
                     if has_secret_variables(member) {
-                        return Ok(Rotated::Not(format!(
+                        return Ok(Rotated::Impossible(format!(
                             "secrets of {} may have changed, and it is unknown which",
                             member.name
                         )));
@@ -157,9 +157,9 @@ impl Playing<'_> {
                 continue;
             }
             if let Some(reason) = self.update(container, member).await? {
-                return Ok(Rotated::Not(reason));
+                return Ok(Rotated::Impossible(reason));
             }
-            self.memory.remember(&created, member)?;
+            self.memory.record_secrets(&created, member)?;
             self.context.progress(format!("{}: files of {} replaced", pod::shown(plan), member.name));
             names.push(member.name.clone());
         }
@@ -205,7 +205,7 @@ impl Playing<'_> {
 
 enum Rotated {
     Names(Vec<String>),
-    Not(String),
+    Impossible(String),
 }
 
 /// Returns true for pods of Jobs and CronJobs, which run to completion.

@@ -113,7 +113,7 @@ pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> 
                 return Err(KubeError::Container { pod, container, message: ended(member) }.into());
             }
             if member.state() != State::Completed && !member.ready {
-                waiting.push(why(member));
+                waiting.push(not_ready_reason(member));
             }
         }
         if waiting.is_empty() {
@@ -128,7 +128,7 @@ pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> 
 }
 
 /// Returns the reason why a container is not ready.
-fn why(container: &Container) -> String {
+fn not_ready_reason(container: &Container) -> String {
     let name = container_name(container);
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
         return format!("{name}: CrashLoopBackOff: {}", plain(&restart.last_reason));
@@ -248,14 +248,14 @@ async fn fetch(context: &Context, plan: &PodPlan) -> Result<(), Failure> {
             done.push(reference);
         }
         if member.non_root {
-            not_root(context, plan, member).await?;
+            check_image_user(context, plan, member).await?;
         }
     }
     Ok(())
 }
 
 /// Checks that the user of an image is a number other than 0 (rule P44).
-async fn not_root(context: &Context, plan: &PodPlan, member: &Member) -> Result<(), Failure> {
+async fn check_image_user(context: &Context, plan: &PodPlan, member: &Member) -> Result<(), Failure> {
     let wrong = |message: String| {
         let message = format!("CreateContainerConfigError: runAsNonRoot is set, and {message}");
         KubeError::Container { pod: shown(plan), container: member.name.clone(), message }

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_units_mean_themselves() {
+    fn unit_words_are_quoted_and_escaped() {
         assert_eq!(quoted("/srv/a.yaml"), "/srv/a.yaml");
         assert_eq!(quoted("/srv/a b%c\"$"), "\"/srv/a b%%c\\\"$$\"");
     }

@@ -218,7 +218,7 @@ mod tests {
     const BROKEN: (State, Option<i32>) = (State::Completed, Some(1));
 
     #[test]
-    fn p28_p26_phases() {
+    fn p28_p26_container_states_determine_phase() {
         for (members, phase) in [
             (&[("init", RUNS)][..], "Pending"),
             (&[("init", DONE)], "Pending"),

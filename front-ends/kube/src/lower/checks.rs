@@ -6,12 +6,13 @@ use executor_client::v1::{Check, Checks, ExecCheck, HttpCheck, HttpHeader, TcpCh
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Lowering, kinds_of};
+use super::{Lowering, set_fields};
 use crate::environment::Environment;
 use crate::plan::{Hook, Role};
 
 /// Maximum timeout of one check, in seconds.
 const TIMEOUT_MAX: i32 = 60;
+/// Maximum start timeout, in seconds.
 const TIME_MAX: i64 = 3600;
 /// Maximum value of a readiness probe's thresholds and of a liveness probe's `failureThreshold`.
 const THRESHOLD_MAX: i32 = 100;
@@ -192,7 +193,7 @@ impl Lowering<'_> {
     /// Lowers a hook. The command is not expanded, as in Kubernetes.
     pub(super) fn hook(&mut self, at: &str, handler: Option<&LifecycleHandler>) -> Option<Hook> {
         let handler = handler?;
-        let kinds = kinds_of(handler);
+        let kinds = set_fields(handler);
         if kinds.len() > 1 {
             self.refuse(at, "P32", format!("has {}; exactly one is allowed", kinds.join(" and ")));
             return None;

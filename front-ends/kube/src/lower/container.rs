@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, Resourc
 use zeroize::Zeroizing;
 
 use super::volumes::Volumes;
-use super::{Lowering, checks, kinds_of};
+use super::{Lowering, checks, set_fields};
 use crate::config::Config;
 use crate::docker;
 use crate::environment::{Environment, VALUE_MAX, Variable, is_name};
@@ -363,7 +363,7 @@ impl<'a> Lowering<'a> {
             let Some(source) = &variable.value_from else {
                 let expanded = environment.expand(variable.value.as_deref().unwrap_or_default());
                 let (secret, text) = (expanded.secret, expanded.text);
-                if let Some(value) = self.value(&format!("{at}.value"), "it", text.as_bytes()) {
+                if let Some(value) = self.value(&format!("{at}.value"), "the value", text.as_bytes()) {
                     environment.set(&variable.name, Variable { value, secret, plain: !secret });
                 }
                 continue;
@@ -373,7 +373,7 @@ impl<'a> Lowering<'a> {
                 continue;
             }
             let at = format!("{at}.valueFrom");
-            let kinds = kinds_of(source);
+            let kinds = set_fields(source);
             if kinds.len() > 1 {
                 self.refuse(&at, "P17", format!("has {}; exactly one is allowed", kinds.join(" and ")));
                 continue;
@@ -433,7 +433,7 @@ impl<'a> Lowering<'a> {
             return None;
         };
         match config.data.get(key) {
-            Some(value) if !config.binary.iter().any(|binary| binary == key) => self.value(at, "it", value.bytes()),
+            Some(value) if !config.binary.iter().any(|it| it == key) => self.value(at, "the value", value.bytes()),
             _ if optional => None,
             _ => {
                 self.refuse(&format!("{at}.key"), "P19", format!("the {what} `{name}` has no key `{key}`"));

@@ -10,7 +10,7 @@ use executor_core::quantity::Quantity;
 use k8s_openapi::api::core::v1::Volume;
 use projected::{MODE, Projected};
 
-use super::{Lowering, kinds_of};
+use super::{Lowering, set_fields};
 use crate::docker;
 use crate::names::is_label;
 
@@ -58,7 +58,7 @@ impl Lowering<'_> {
     }
 
     fn volume(&mut self, at: &str, volume: &Volume, create: &mut CreatePodRequest) -> Kind {
-        let kinds: Vec<String> = kinds_of(volume).into_iter().filter(|kind| kind != "name").collect();
+        let kinds: Vec<String> = set_fields(volume).into_iter().filter(|kind| kind != "name").collect();
         if kinds.len() > 1 {
             self.refuse(at, "P59", format!("has {}; exactly one is allowed", kinds.join(" and ")));
             return Kind::Refused;

@@ -56,7 +56,7 @@ pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload
         }
     }
     if object.names(&metadata).1.len() > CRON_NAME_MAX {
-        let message = format!("is longer than {CRON_NAME_MAX} bytes; the names of jobs are derived from it");
+        let message = format!("is longer than {CRON_NAME_MAX} bytes; job names are derived from this name");
         report.refuse(origin, "metadata.name", "P62", message);
     }
     let path = "spec.jobTemplate.spec";

@@ -50,7 +50,7 @@ fn p14_checks_and_hooks_have_the_environment() {
 }
 
 #[test]
-fn p15_order_of_variables() {
+fn p15_later_variable_replaces_earlier() {
     let container = "envFrom: [{configMapRef: {name: c}}, {prefix: P_, configMapRef: {name: c}}, {secretRef: {name: s}}]\nenv: [{name: A, value: env}, {name: word, value: over}]";
     let run = run(&plan(&(pod(container, "") + MAP + SECRET)));
     // binaryData is skipped.
@@ -62,7 +62,7 @@ fn p15_order_of_variables() {
 }
 
 #[test]
-fn p16_names_of_variables() {
+fn p16_invalid_variable_names_are_refused() {
     let names = plan(&pod("env: [{name: 'a b.c-1', value: x}]", ""));
     assert_eq!(run(&names).env[0].name, "a b.c-1");
     for name in ["''", "a=b", "\"a\\nb\"", "ä"] {
@@ -82,7 +82,7 @@ fn p17_expansion_sees_what_was_before() {
 }
 
 #[test]
-fn p18_command_and_args() {
+fn p18_command_and_args_are_lowered() {
     let of = |container: &str| {
         let run = run(&plan(&pod(container, "")));
         (run.path, run.args)
@@ -96,7 +96,7 @@ fn p18_command_and_args() {
 }
 
 #[test]
-fn p19_missing_objects_and_keys() {
+fn p19_missing_objects_and_keys_are_refused() {
     refuses(
         &pod("env: [{name: A, valueFrom: {secretKeyRef: {name: nil, key: k}}}]", ""),
         "P19 spec.containers[0].env[0].valueFrom.secretKeyRef: there is no Secret `nil`",
@@ -110,7 +110,7 @@ fn p19_missing_objects_and_keys() {
 }
 
 #[test]
-fn p20_fields_of_the_pod() {
+fn p20_pod_fields_become_variables() {
     let field =
         |name: &str, path: &str| format!("- {{name: {name}, valueFrom: {{fieldRef: {{fieldPath: \"{path}\"}}}}}}\n");
     let paths = [
@@ -151,7 +151,7 @@ note="\a\x01\x7f'\"\\ ä""#
 }
 
 #[test]
-fn p21_resources_and_bounds() {
+fn p21_resource_fields_are_divided_and_validated() {
     let resource = |name: &str, divisor: &str| {
         format!(
             "env: [{{name: V, valueFrom: {{resourceFieldRef: {{resource: {name}, divisor: {divisor}}}}}}}]\nresources: {{limits: {{cpu: 1500m, memory: 129Mi}}}}"

@@ -28,7 +28,7 @@ fn p22_p23_roles_in_order() {
 }
 
 #[test]
-fn p24_p25_restart_policies() {
+fn p24_p25_restart_policies_are_lowered() {
     let mode = |policy: &str| request(&plan(&pod("", policy))).restart_policy.map(|policy| policy.mode());
     assert_eq!(
         [mode(""), mode("restartPolicy: OnFailure"), mode("restartPolicy: Never")],
@@ -44,13 +44,13 @@ fn p24_p25_restart_policies() {
 }
 
 #[test]
-fn p27_deadline() {
+fn p27_deadline_is_lowered() {
     assert_eq!(plan(&pod("", "activeDeadlineSeconds: 5")).pods[0].deadline.unwrap().as_secs(), 5);
     refuses(&pod("", "activeDeadlineSeconds: 0"), "P27");
 }
 
 #[test]
-fn p31_p32_grace_and_hooks() {
+fn p31_p32_grace_and_hooks_are_lowered() {
     let grace = |spec: &str| request(&plan(&pod("", spec))).grace_period.unwrap().seconds;
     assert_eq!(
         [grace(""), grace("terminationGracePeriodSeconds: 5"), grace("terminationGracePeriodSeconds: -3")],
@@ -95,7 +95,7 @@ fn p32_hook_needs_one_handler_within_grace() {
 }
 
 #[test]
-fn p33_termination_message() {
+fn p33_termination_message_is_lowered() {
     let message =
         request(&plan(&pod("terminationMessagePath: /tmp/end\nterminationMessagePolicy: FallbackToLogsOnError", "")))
             .termination_message
@@ -106,7 +106,7 @@ fn p33_termination_message() {
 }
 
 #[test]
-fn p34_to_p36_probes() {
+fn p34_to_p36_probes_are_lowered() {
     let container = "ports: [{name: web, containerPort: 8080}]\n\
                      startupProbe: {httpGet: {port: web, path: ready, httpHeaders: [{name: A, value: b}]}, failureThreshold: 30, periodSeconds: 2}\n\
                      livenessProbe: {tcpSocket: {port: 8080}, initialDelaySeconds: 3}\nreadinessProbe: {exec: {command: [cat, '$(F)']}, successThreshold: 2, timeoutSeconds: 4}\n\
@@ -152,7 +152,7 @@ fn p24_p42_p43_p60_empty_uses_default() {
 }
 
 #[test]
-fn p31_stop_signals() {
+fn p31_unknown_stop_signals_are_refused() {
     let with = |signal: &str| pod(&format!("lifecycle: {{stopSignal: {signal}}}"), "");
     for signal in ["SIGUSR1", "SIGRTMIN", "SIGRTMIN+15", "SIGRTMAX-14"] {
         assert!(warnings(&with(signal))[0].starts_with("P31"), "{signal}");
@@ -163,7 +163,7 @@ fn p31_stop_signals() {
 }
 
 #[test]
-fn p36_a_probe_s_own_grace() {
+fn p36_probe_grace_period_is_validated() {
     let with = |probe: &str, grace: i32| {
         pod(&format!("{probe}: {{tcpSocket: {{port: 1}}, terminationGracePeriodSeconds: {grace}}}"), "")
     };
@@ -200,7 +200,7 @@ fn p38_p39_invalid_probes_are_refused() {
 }
 
 #[test]
-fn p40_p41_names_and_hosts() {
+fn p40_p41_names_and_hosts_are_lowered() {
     let create = |spec: &str| plan(&pod("", spec)).pods[0].create.clone();
     let shared = create("hostname: h\nshareProcessNamespace: true\nhostAliases: [{ip: 10.0.0.1, hostnames: [a, b]}]");
     assert_eq!((shared.hostname.as_str(), shared.share_processes, shared.extra_hosts.len()), ("h", true, 2));
@@ -212,7 +212,7 @@ fn p40_p41_names_and_hosts() {
 }
 
 #[test]
-fn p42_dns() {
+fn p42_dns_settings_are_lowered() {
     let create = |spec: &str| plan(&pod("", spec)).pods[0].create.clone();
     assert!(warnings(&pod("", "dnsPolicy: ClusterFirst"))[0].contains("MissingClusterDNS"));
     let spec = "dnsPolicy: None\ndnsConfig: {nameservers: [1.1.1.1], searches: [a.b], options: [{name: ndots, value: '2'}, {name: edns0}]}";
@@ -231,7 +231,7 @@ fn p42_dns() {
 }
 
 #[test]
-fn p43_ports() {
+fn p43_ports_are_lowered() {
     let ports = |text: &str| plan_with(text, &cni()).0.pods[0].create.ports.clone();
     assert_eq!(ports(&pod("ports: [{containerPort: 80}]", "")), []);
     let published = ports(&pod("ports: [{containerPort: 80, hostPort: 8080, protocol: UDP, hostIP: 127.0.0.1}]", ""));
@@ -272,7 +272,7 @@ fn p43_ports() {
 }
 
 #[test]
-fn p49_p50_resources() {
+fn p49_p50_resources_are_lowered() {
     let limits = |resources: &str| request(&plan(&pod(&format!("resources: {resources}"), ""))).limits.unwrap();
     let given = limits("{limits: {cpu: 500m, memory: 64Mi, ephemeral-storage: 1Gi}, requests: {cpu: 250m}}");
     assert_eq!(
@@ -290,7 +290,7 @@ fn p49_p50_resources() {
 }
 
 #[test]
-fn p51_scores() {
+fn p51_requests_determine_oom_score() {
     let score = |resources: &str| request(&plan(&pod(&format!("resources: {resources}"), ""))).oom_score_adj;
     assert_eq!(score("{}"), Some(1000));
     assert_eq!(score("{limits: {cpu: 1, memory: 1Gi}}"), None);

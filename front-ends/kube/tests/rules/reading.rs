@@ -5,7 +5,7 @@ use executor_kube::report::Strictness;
 use crate::common::{MAP, SECRET, checked, options, plan, pod, refused, refuses, request, run, variables};
 
 #[test]
-fn p1_documents_lists_and_order() {
+fn p1_documents_and_lists_are_read() {
     let web = pod("env:\n- {name: X, valueFrom: {configMapKeyRef: {name: c, key: A}}}", "");
     // The ConfigMap is last, after an empty document with a comment.
     let text = format!("{web}---\n# nothing\n---\n{}", &MAP[4..]);
@@ -41,7 +41,7 @@ fn p1_everything_is_reported_at_once() {
 }
 
 #[test]
-fn p2_modes() {
+fn p2_file_modes_are_validated() {
     let with = |mode: &str| {
         pod(
             "volumeMounts: [{name: v, mountPath: /v}]",
@@ -87,7 +87,7 @@ fn p4_unknown_fields_by_strictness() {
 }
 
 #[test]
-fn p5_sizes() {
+fn p5_oversized_objects_are_refused() {
     let data = |bytes: usize| {
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(bytes))
     };
@@ -99,7 +99,7 @@ fn p5_sizes() {
 }
 
 #[test]
-fn p6_names() {
+fn p6_duplicate_or_invalid_names_are_refused() {
     let reported = refused(&pod("", "initContainers: [{name: app, image: i:1}, {name: A_b, image: i:1}]"));
     assert!(
         reported.iter().any(|one| one.starts_with("P6 spec.containers[0].name: `app` is the name of another")),
@@ -129,7 +129,7 @@ fn p6_names() {
 }
 
 #[test]
-fn p7_keys() {
+fn p7_invalid_keys_are_refused() {
     let map = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\n{data}\n");
     refuses(&map("data: {'a/b': x}"), "P7 data['a/b']");
     refuses(&map("data: {'..a': x}"), "P7 data['..a']");
@@ -156,7 +156,7 @@ fn p8_base64_and_string_data() {
 }
 
 #[test]
-fn p9_types_of_secrets() {
+fn p9_secret_data_must_match_type() {
     let secret = |kind: &str, data: &str| {
         format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\ntype: {kind}\nstringData: {data}\n")
     };
@@ -221,7 +221,7 @@ fn p5_pods_and_memory_are_limited() {
 }
 
 #[test]
-fn p6_labels_and_annotations() {
+fn p6_invalid_labels_are_refused() {
     let with = |labels: &str| pod("", "").replace("{app: web}", labels);
     for (labels, begins) in [
         ("{'a b': c}", "P6 metadata.labels['a b']: is not a valid key"),
@@ -241,7 +241,7 @@ fn p6_labels_and_annotations() {
 
 /// If a field without effect is invalid, it is refused (rule P6).
 #[test]
-fn p6_owners_and_finalizers() {
+fn p6_invalid_owners_and_finalizers_are_refused() {
     let with = |text: &str| pod("", "").replace("  name: web\n", &format!("  name: web\n  {text}\n"));
     let owner = "{apiVersion: v1, kind: Node, name: node, uid: u";
     plan(&with(&format!("ownerReferences: [{owner}, controller: true}}, {owner}}}]")));

@@ -13,7 +13,7 @@ fn mounted(mount: &str, volume: &str) -> String {
 }
 
 #[test]
-fn p53_files() {
+fn p53_files_are_lowered() {
     let whole = plan(&(mounted("", "secret: {secretName: s}") + SECRET));
     let run_of = run(&whole);
     let secret = file(&run_of, "/v/key");
@@ -42,7 +42,7 @@ fn p53_files() {
 }
 
 #[test]
-fn p54_projected() {
+fn p54_projected_volumes_are_lowered() {
     let sources = "projected: {defaultMode: 0440, sources: [{configMap: {name: c, items: [{key: A, path: word}]}}, {secret: {name: s}}, {downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]}";
     let run = run(&plan(&(mounted("", sources) + MAP + SECRET)));
     assert_eq!(
@@ -104,7 +104,7 @@ fn p55_p64_changed_variable_changes_digest() {
 }
 
 #[test]
-fn p56_empty_directories() {
+fn p56_empty_directories_are_lowered() {
     let volume = |text: &str| plan(text).pods[0].create.volumes[0].clone().empty.unwrap();
     let disk = volume(&mounted("", "emptyDir: {sizeLimit: 1Mi}"));
     assert_eq!((disk.medium, disk.size_bytes, disk.mode), (0, 1 << 20, Some(0o777)));
@@ -135,7 +135,7 @@ fn p56_empty_directories() {
 }
 
 #[test]
-fn p57_host_paths() {
+fn p57_host_paths_become_host_volumes() {
     let source = |path: &str| {
         let volume =
             request(&plan(&mounted("", &format!("hostPath: {{path: {path}, type: Directory}}")))).volumes[0].clone();
@@ -156,7 +156,7 @@ fn p57_host_paths() {
 }
 
 #[test]
-fn p58_mounts() {
+fn p58_mounts_are_lowered_or_refused() {
     let volume = "emptyDir: {}";
     for mount in [
         ", subPath: ../a",
@@ -232,7 +232,7 @@ fn p59_image_volumes_are_mounted_or_refused() {
 }
 
 #[test]
-fn p60_images() {
+fn p60_images_and_pull_policies_are_lowered() {
     let of = |image: &str, extra: &str| {
         let request = request(&plan(&pod(extra, "").replace("example.com/app:1", image)));
         (request.rootfs.clone(), request.pull_policy())

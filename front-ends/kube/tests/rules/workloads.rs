@@ -20,7 +20,7 @@ fn of_kind(kind: &str, spec: &str, template: &str) -> String {
 const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
 
 #[test]
-fn p61_workloads_of_pods() {
+fn p61_workloads_create_pods() {
     let names = |text: &str| plan(text).pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
     let replicas = format!("replicas: 2, {SELECTOR}");
     for kind in ["Deployment", "ReplicaSet", "StatefulSet"] {
@@ -53,7 +53,7 @@ fn p61_workloads_of_pods() {
 }
 
 #[test]
-fn p61_strategies() {
+fn p61_invalid_strategies_are_refused() {
     for (kind, spec, begins) in [
         ("Deployment", "strategy: {type: Sometimes}", "P61 spec.strategy.type"),
         ("Deployment", "strategy: {type: Recreate, rollingUpdate: {}}", "P61 spec.strategy.rollingUpdate"),
@@ -97,7 +97,7 @@ fn p27_long_running_pods_have_no_deadline() {
 }
 
 #[test]
-fn p62_jobs() {
+fn p62_jobs_are_lowered() {
     let text = of_kind(
         "Job",
         "completions: 3, parallelism: 2, backoffLimit: 4, completionMode: Indexed",
@@ -124,7 +124,7 @@ fn p62_jobs() {
 }
 
 #[test]
-fn p62_cron_jobs() {
+fn p62_cron_jobs_are_lowered() {
     let text = of_kind(
         "CronJob",
         "schedule: '*/5 * * * *', timeZone: Europe/Berlin, concurrencyPolicy: Forbid",
@@ -142,7 +142,7 @@ fn p62_cron_jobs() {
 
 /// If the container does not set the index variable, it is added after the container's variables.
 #[test]
-fn p62_the_index_of_a_job() {
+fn p62_completion_index_is_a_variable() {
     let text = |env: &str| {
         of_kind("Job", "completions: 1, completionMode: Indexed", "restartPolicy: Never, ")
             .replace("image: 'i:1'", &format!("image: 'i:1', args: ['$(JOB_COMPLETION_INDEX)'], env: [{env}]"))

@@ -21,7 +21,7 @@ const LIMITED: &str = r#"ulimit -c 0 && ulimit -f "$1" && ulimit -v "$2" && shif
 /// Maximum address space of a git process, in KiB. git maps packs in windows, and does not load blobs larger than
 /// `core.bigFileThreshold` into memory.
 const ADDRESS_SPACE_KIB: u64 = 2 << 20;
-/// Maximum number of bytes of git's output that are kept.
+/// Maximum size of git's output that is kept, in bytes.
 const SAID_MAX: u64 = 64 << 10;
 
 /// Limits of a git process.
@@ -111,7 +111,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn spawn(mut command: Command, limits: &Limits) -> Result<Self, SourceError> {
         let mut child = command.spawn().map_err(|error| failed(&error))?;
-        let errors = child.stderr.take().map(|stderr| std::thread::spawn(|| last_words(stderr)));
+        let errors = child.stderr.take().map(|stderr| std::thread::spawn(|| read_tail(stderr)));
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let group = group.ok_or_else(|| SourceError::Git("git has no process id".to_owned()))?;
         let mut running = Self { child, group, time: limits.time, watchdog: None, errors };
@@ -178,7 +178,7 @@ impl Drop for Running {
 }
 
 /// Reads to the end and returns at most the last [`SAID_MAX`] bytes.
-fn last_words(mut stderr: ChildStderr) -> Vec<u8> {
+fn read_tail(mut stderr: ChildStderr) -> Vec<u8> {
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stderr.read(&mut piece) {
         said.extend_from_slice(&piece[..count]);

@@ -174,7 +174,7 @@ fn large_blob_is_refused_by_its_header() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn unsafe_tree_entries_are_refused() {
     let repository = Repository::new("sha1");
     let blob = repository.git(&["hash-object", "-w", "--stdin"], b"x");
     let raw = hex::decode(&blob).unwrap();
@@ -226,7 +226,7 @@ fn configuration_of_the_repository_runs_nothing() {
 }
 
 #[test]
-fn fetch_past_its_time_is_killed() {
+fn fetch_timeout_kills_git() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let url = format!("https://{address}/x");
@@ -246,7 +246,7 @@ fn fetch_past_its_time_is_killed() {
 }
 
 #[test]
-fn file_past_its_size_ends_git() {
+fn file_size_limit_stops_git() {
     let repository = Repository::new("sha1");
     let mut random = vec![0; 4 << 20];
     fs::File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();

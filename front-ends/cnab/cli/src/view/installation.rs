@@ -12,7 +12,7 @@ use executor_cnab::write_only;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::ended::Ended;
+use crate::ended::Conclusion;
 use crate::plan::{State, Step, state};
 
 /// Placeholder for a hidden value.
@@ -36,7 +36,7 @@ pub(crate) struct Installation {
     created: String,
     /// Time of the last result.
     modified: Option<String>,
-    /// True unless executord could not be queried for an unfinished action.
+    /// True if no action is unfinished, or if executord was queried for the unfinished action.
     asked: bool,
     /// Parameter values; `writeOnly` values are null.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -309,7 +309,7 @@ pub(crate) struct Done<'a> {
 }
 
 impl<'a> Done<'a> {
-    pub(crate) fn new(step: &'a Step, result: Option<&'a ClaimResult>, ended: &'a Ended) -> Self {
+    pub(crate) fn new(step: &'a Step, result: Option<&'a ClaimResult>, ended: &'a Conclusion) -> Self {
         let shown = |name: &String, bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) if !step.bundle.is_output_write_only(name) => Value::from(text),
             _ => Value::Null,

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, ObjectFieldSe
 use zeroize::Zeroizing;
 
 use super::{Kind, clean};
-use crate::lower::{Lowering, kinds_of};
+use crate::lower::{Lowering, set_fields};
 use crate::names::is_item_path;
 
 /// Default mode of files.
@@ -147,7 +147,7 @@ impl Lowering<'_> {
         let mut paths = BTreeSet::new();
         for (index, source) in source.sources.iter().flatten().enumerate() {
             let at = format!("{at}.sources[{index}]");
-            let kinds = kinds_of(source);
+            let kinds = set_fields(source);
             if kinds.len() > 1 {
                 self.refuse(&at, "P54", format!("has {}; exactly one is allowed", kinds.join(" and ")));
                 continue;

@@ -48,7 +48,7 @@ fn outcome(text: &str, at: &str) -> Outcome {
 }
 
 #[test]
-fn p44_users() {
+fn p44_users_are_lowered() {
     let user = |container: &str, spec: &str| run(&plan(&pod(container, spec))).user;
     let pods = "securityContext: {runAsUser: 1000, runAsGroup: 2000}";
     assert_eq!(user("", pods), "1000:2000");
@@ -63,7 +63,7 @@ fn p44_users() {
 }
 
 #[test]
-fn p45_groups() {
+fn p45_groups_are_lowered() {
     let text = pod(
         "volumeMounts: [{name: v, mountPath: /v}]",
         "securityContext: {fsGroup: 10, supplementalGroups: [20]}\nvolumes: [{name: v, configMap: {name: c, defaultMode: 0400}}]",
@@ -84,7 +84,7 @@ fn p45_groups() {
 }
 
 #[test]
-fn p46_capabilities() {
+fn p46_capabilities_are_lowered() {
     let of = |context: &str| request(&plan(&pod(&format!("securityContext: {context}"), "")));
     let capabilities =
         of("{capabilities: {drop: [ALL, NET_RAW], add: [CAP_NET_ADMIN, NET_RAW]}}").capabilities.unwrap();
@@ -101,7 +101,7 @@ fn p46_capabilities() {
 }
 
 #[test]
-fn p47_profiles() {
+fn p47_profiles_are_lowered() {
     // An empty label has no effect.
     for context in
         ["{seccompProfile: {type: RuntimeDefault}}", "{appArmorProfile: {type: Unconfined}}", "{seLinuxOptions: {}}"]
@@ -132,7 +132,7 @@ fn p47_profiles() {
 
 /// If an annotation of earlier Kubernetes versions sets a profile, the profile is applied or refused.
 #[test]
-fn p47_profiles_by_annotation() {
+fn p47_annotated_profiles_are_lowered() {
     const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
     let annotated = |name: &str, value: &str, container: &str| {
         pod(container, "").replace("annotations: {", &format!("annotations: {{{name}: {value}, "))
@@ -167,7 +167,7 @@ fn p45_policies_are_enumerations() {
 }
 
 #[test]
-fn p47_sysctls() {
+fn p47_sysctls_are_lowered() {
     let sysctls = |all: &str| pod("", &format!("securityContext: {{sysctls: [{all}]}}"));
     let one = plan(&sysctls("{name: net.core.somaxconn, value: '1024'}")).pods[0].create.sysctls.clone();
     assert_eq!(one.get("net.core.somaxconn").map(String::as_str), Some("1024"));
@@ -288,7 +288,7 @@ fn p44_p48_security_fields_have_outcomes() {
 }
 
 #[test]
-fn p48_the_host() {
+fn p48_host_namespaces_are_lowered() {
     let create = |spec: &str| plan(&pod("", spec)).pods[0].create.clone();
     assert_eq!(
         (create("").user_namespace(), create("hostUsers: true").user_namespace()),
