@@ -90,8 +90,10 @@ fn parse(text: &str) -> Result<Result<Wiped<RunRequest>, Vec<Fault>>, String> {
     let request = Wiped::new(request);
     let place =
         |path: &str| root.place_of(if is_request { path } else { path.strip_prefix("action.").unwrap_or_default() });
-    let faults: Vec<Fault> =
-        shape(&request).into_iter().map(|(path, message)| Fault { place: place(&path), path, message }).collect();
+    let faults: Vec<Fault> = structural_errors(&request)
+        .into_iter()
+        .map(|(path, message)| Fault { place: place(&path), path, message })
+        .collect();
     Ok(if faults.is_empty() { Ok(request) } else { Err(faults) })
 }
 
@@ -227,7 +229,7 @@ fn walk<'a>(path: String, depth: usize, action: &'a Action, seen: &mut Vec<Visit
 }
 
 /// Returns the path and message of every structural error of the trees.
-fn shape(request: &RunRequest) -> Vec<(String, String)> {
+fn structural_errors(request: &RunRequest) -> Vec<(String, String)> {
     let mut faults = Vec::new();
     if request.action.is_none() {
         faults.push(("action".to_owned(), "is not set".to_owned()));

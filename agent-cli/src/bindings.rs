@@ -25,7 +25,7 @@ pub(crate) use write::{WriteError, write};
 
 /// Empty file in the root if there are no bindings. The variable then holds the path of an existing directory, and a
 /// rotation can add bindings to it. Readers of bindings skip names that begin with a dot.
-const NONE_YET: &str = ".bindings";
+const EMPTY_MARKER: &str = ".bindings";
 
 /// Errors from reading, translating and writing bindings.
 #[derive(Debug, thiserror::Error)]
@@ -169,7 +169,7 @@ impl Delivery {
         });
         let mut files: Vec<v1::File> = files.collect();
         if files.is_empty() {
-            files.push(v1::File { path: place(NONE_YET.to_owned()), public: true, ..v1::File::default() });
+            files.push(v1::File { path: place(EMPTY_MARKER.to_owned()), public: true, ..v1::File::default() });
         }
         let directory = root.clone();
         let root = root.unwrap_or_else(|| known(files_root));

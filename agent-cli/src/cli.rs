@@ -79,7 +79,7 @@ fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
         ErrorKind::InvalidUtf8 => Err(not_utf8(line)),
         ErrorKind::InvalidSubcommand => program(line, error),
         ErrorKind::UnknownArgument => Err(docker_argument(line, error)),
-        // Only the help lists the external programs, so search for the programs only now.
+        // Only the help lists the external programs, so the programs are searched for only now.
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Err(documented_with_programs().with_help().try_get_matches_from(line).err().unwrap_or(error))
         }
@@ -189,7 +189,7 @@ impl Program for Cli {
             "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed",
         ),
         ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
-        ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N killed agent-cli"),
+        ("128+N", "run, wait, exec, attach: signal N killed the process; other commands: signal N killed agent-cli"),
         ("141", "the output was closed by its reader (| head); run stops the container"),
     ];
     const WITH_STATUSES: &'static [&'static str] = &["run", "wait", "exec", "attach", "audit", "health"];
@@ -203,7 +203,7 @@ impl Program for Cli {
         given.check(&global)?;
         match given.prepare(&global, documented_with_programs)? {
             Next::Done(status) => Ok(status),
-            Next::CarryOut(prepared) => execute::perform(&global, *prepared),
+            Next::Execute(prepared) => execute::perform(&global, *prepared),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The commands. Each has a module with its arguments, its preparation and its execution.
 //!
-//! Secrets and other inputs are read during preparation, before anything is started. So an error during preparation has
-//! no side effects, and Ctrl-C simply terminates the program.
+//! Secrets and other inputs are read during preparation, before anything is started. Therefore an error during
+//! preparation has no side effects, and Ctrl-C simply terminates the program.
 
 mod action;
 mod attach;
@@ -202,7 +202,7 @@ pub(crate) enum Direct {
     ///
     /// On this machine, files are written only below DEST, symbolic links below it are not followed, and set-user-id
     /// bits are removed. Each entry that was not captured or not copied is reported on standard error with the reason.
-    /// The exit status is then 125, and everything else is copied.
+    /// The exit status is then 125, and all other entries are copied.
     Cp(CpArgs),
     /// Stop containers: stop signal, grace period, SIGKILL
     ///
@@ -216,8 +216,8 @@ pub(crate) enum Direct {
     /// nor logged.
     ///
     /// The process ends with this command, unless detached (--detach, --detach-keys): if this command is interrupted,
-    /// the process gets SIGHUP, and SIGKILL two seconds later. Processes that it started are killed when it has
-    /// exited, unless --leave-processes is given.
+    /// the process gets SIGHUP, and SIGKILL two seconds later. When the process has exited, the processes that it
+    /// started are killed, unless --leave-processes is given.
     Exec(ExecArgs),
     /// Attach to a container's process: show its output and send input
     ///
@@ -271,11 +271,11 @@ pub(crate) enum Direct {
     Reserve(ReserveArgs),
     /// Release reservations before they expire
     Release(ReleaseArgs),
-    /// Accept no new containers, stop the running containers, and kill the rest at the deadline
+    /// Accept no new containers, stop the running containers, and kill the remaining containers at the deadline
     ///
     /// Each container has its grace period. Shows the progress, and then lists the killed containers. If this command
-    /// is interrupted, the drain continues; running the same command again follows it. The exit status is 125
-    /// if a container could not be killed. Executord stays drained, and unhealthy, until `undrain` or a reboot.
+    /// is interrupted, the drain continues; running the same command again follows it. The exit status is 125 if a
+    /// container could not be killed. Executord stays drained, and unhealthy, until `undrain` or a reboot.
     Drain(DrainArgs),
     /// Accept new containers again after `drain`
     Undrain,
@@ -308,7 +308,7 @@ pub(crate) enum Prepared {
 pub(crate) enum Next {
     /// Done without executord; holds the exit status.
     Done(u8),
-    CarryOut(Box<Prepared>),
+    Execute(Box<Prepared>),
 }
 
 impl Command {
@@ -352,7 +352,7 @@ impl Command {
         if prepared.holds_secrets() {
             forbid_dumps();
         }
-        Ok(Next::CarryOut(Box::new(prepared)))
+        Ok(Next::Execute(Box::new(prepared)))
     }
 }
 
@@ -371,7 +371,7 @@ impl Work for Prepared {
     fn interruption(&self) -> Interruption {
         match self {
             Self::Run(_) | Self::Audit(_) | Self::Direct(Direct::Drain(_)) => Interruption::Heeded,
-            // `cp` removes a partly fetched file, and the others restore the terminal.
+            // `cp` removes a partly fetched file, and the other commands restore the terminal.
             Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_) | Direct::Top(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
         }

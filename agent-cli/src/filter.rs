@@ -69,7 +69,7 @@ impl ContainerFilter {
     }
 
     /// Returns true if the filter selects completed containers, which are not listed by default.
-    pub(crate) fn is_of_completed(&self) -> bool {
+    pub(crate) fn selects_completed(&self) -> bool {
         matches!(self, Self::Status(Status::State(State::Completed)) | Self::Exited(_) | Self::Until(_))
     }
 
@@ -141,7 +141,7 @@ fn health(word: &str) -> Result<&'static str, String> {
 }
 
 /// Returns true if a reference names the wanted image. `wanted` may omit docker's default registry and repository
-/// prefix. Without a tag, `wanted` matches every tag; without a digest, every digest.
+/// prefix. If `wanted` has no tag or digest, it matches every tag and digest.
 fn is_image(reference: &str, wanted: &str) -> bool {
     let bare = |text: &str| {
         let text = ["docker://", "docker.io/", "library/"]

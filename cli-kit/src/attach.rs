@@ -30,18 +30,23 @@ pub struct Wanted {
 
 /// Reason why an attachment was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum CloseReason {
     /// The process closed its output.
     Ended,
     /// The detach keys were pressed; the process keeps running.
     Detached,
-    /// Output from this byte offset on is available in the log only.
-    Behind(u64),
+    /// From this byte offset on, output is available only in the log.
+    RestInLog(u64),
 }
 
 /// Stays attached until the process closes its output or the detach keys are pressed, even across restarts of
 /// executord.
-pub async fn stream(session: &Session, id: &str, wanted: Wanted, printer: &mut Printer) -> Result<Left, Failure> {
+pub async fn stream(
+    session: &Session,
+    id: &str,
+    wanted: Wanted,
+    printer: &mut Printer,
+) -> Result<CloseReason, Failure> {
     let doing = format!("attach to {id}");
     let Wanted { input, output, terminal, take_over, keys, lossless, from } = wanted;
     let _raw = (terminal && input).then(Raw::enter).transpose()?;
@@ -53,17 +58,17 @@ pub async fn stream(session: &Session, id: &str, wanted: Wanted, printer: &mut P
     let heard = async {
         loop {
             match attached.next().await.doing(&doing)? {
-                None => return Ok(Left::Ended),
+                None => return Ok(CloseReason::Ended),
                 Some(Attached::Stdout(bytes)) => printer.bytes(Stream::Out, bytes).await,
                 Some(Attached::Stderr(bytes)) => printer.bytes(Stream::Err, bytes).await,
                 Some(Attached::Missed(bytes)) => printer.dropped(bytes, None),
-                Some(Attached::RestInLog(offset)) => return Ok(Left::Behind(offset)),
+                Some(Attached::RestInLog(offset)) => return Ok(CloseReason::RestInLog(offset)),
             }
         }
     };
     // Run both concurrently, so that the detach keys work while the output is blocked.
     tokio::select! {
         left = heard => left,
-        fed = feed(&mut keyboard, terminal, &input) => fed.map(|()| Left::Detached),
+        fed = feed(&mut keyboard, terminal, &input) => fed.map(|()| CloseReason::Detached),
     }
 }

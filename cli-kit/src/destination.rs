@@ -60,8 +60,9 @@ impl From<WriteError> for Failure {
 }
 
 impl WriteError {
-    /// Returns true if all other writes would fail too: no space left, or a read-only file system.
-    pub fn is_of_all(&self) -> bool {
+    /// Returns true if all other writes would fail too, because the disk or the quota is full or the file system is
+    /// read-only.
+    pub fn affects_all_writes(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let Self::Io { source, .. } = self else { return false };
         matches!(source.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relative_entries_of_path_are_passed_over() {
+    fn relative_path_entries_are_skipped() {
         let path = std::env::join_paths([".", "", "/usr/bin", "bin", "/bin"]).unwrap();
         assert_eq!(in_path(&path), ["/usr/bin", "/bin"].map(PathBuf::from));
     }

@@ -43,13 +43,13 @@ pub enum Failure {
     /// The user pressed the detach keys.
     #[error("the container {id} keeps running; `agent-cli attach {id}` attaches to it again")]
     Detached { id: String },
-    /// The user pressed Ctrl-C for the third time.
+    /// A third signal arrived, such as a third Ctrl-C.
     #[error("this command exited immediately; the container {id} may still exist: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },
     /// The manual or the completions could not be written.
     #[error("cannot write into {}", .path.display())]
     Generate { path: PathBuf, source: io::Error },
-    /// The log stream closed while the process keeps running.
+    /// Output of the process is missing: it was dropped or could not be read.
     #[error("the output of {id} is incomplete")]
     LogLost { id: String },
     /// The container of an audit exited before the audit searched the container.
@@ -62,7 +62,7 @@ pub enum Failure {
     #[error("the archive for {} is damaged or incomplete", .path.display())]
     Archive { path: PathBuf, source: io::Error },
     /// A copy is larger than its limit.
-    #[error("{path}: larger than {max} bytes; --max-size sets the limit")]
+    #[error("{path}: the copy is larger than {max} bytes; --max-size sets the limit")]
     CopyTooLarge { path: String, max: u64 },
     /// A copy skipped files or directories; each was already reported.
     #[error("{left_out} not copied, {copied} copied")]
@@ -124,12 +124,13 @@ impl Failure {
         }
     }
 
-    /// Returns true if the program exits without waiting until the rest of its output is written.
+    /// Returns true if the program exits without waiting until all of its output is written.
     pub fn is_hasty(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_) | Self::Abandoned { .. })
     }
 
-    /// Returns true if nothing is printed: the reader closed the output (`| head`), or the user pressed Ctrl-C.
+    /// Returns true if nothing is printed: the reader closed the output (`| head`), or a signal interrupted the
+    /// command.
     pub fn is_quiet(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_))
     }

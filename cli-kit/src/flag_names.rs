@@ -136,9 +136,9 @@ pub fn flag(field: &str, doing: &str) -> String {
     match index {
         None => flag.to_owned(),
         Some(index) => match index.parse::<usize>() {
-            // The index that --secret-arg expects.
+            // Count from 0, as --secret-arg does.
             Ok(number) if list == "args" => format!("{flag} (index {number}, counted from 0)"),
-            // People count from one.
+            // Count elements of other lists from 1.
             Ok(number) => format!("{flag} (number {})", number.saturating_add(1)),
             Err(_) => format!("{flag} {}", crate::text::plain(index)),
         },
@@ -155,7 +155,7 @@ const WORDS: [(&str, &str); 5] = [
 ];
 
 /// Sanitizes a message of executord for the terminal, and replaces fields with their flags.
-pub(crate) fn in_words(text: &str) -> String {
+pub(crate) fn replace_field_names(text: &str) -> String {
     let text = WORDS.iter().fold(crate::text::plain(text), |text, (field, flag)| text.replace(field, flag));
     elements(&text)
 }
@@ -190,15 +190,15 @@ fn element(field: &str) -> (&str, Option<&str>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{flag, in_words};
+    use super::{flag, replace_field_names};
 
     #[test]
     fn words_become_flags() {
-        assert_eq!(in_words("was not run with `stdin`"), "was not run with --interactive");
+        assert_eq!(replace_field_names("was not run with `stdin`"), "was not run with --interactive");
         assert_eq!(flag("id", "run web-1"), "--id");
         let twice =
             "`/a` is also the path of action.run.volume_mounted_files[0], not of action.run.volume_mounted_files[x";
-        let said = in_words(twice);
+        let said = replace_field_names(twice);
         assert!(said.contains("path of --file (number 1), not of action.run.volume_mounted_files[x"), "{said}");
     }
 

@@ -13,7 +13,7 @@ use executor_client::v1::Container;
 use executor_client::{Code, Error, Started, rest_of_log};
 use tokio::task::JoinSet;
 
-use crate::attach::{self, Left};
+use crate::attach::{self, CloseReason};
 use crate::connect::Client;
 use crate::container::{ask_to_stop, completed};
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ use crate::session::Session;
 use crate::status::ErrorContext as _;
 use crate::terminal::DetachKeys;
 
-pub use pressed::Pressed;
+pub use pressed::SignalCounter;
 
 /// Maximum grace period between SIGTERM and SIGKILL after the reader of the output has exited. Without a container,
 /// SIGPIPE would have killed the process immediately.
@@ -45,7 +45,7 @@ pub struct Streams {
 pub struct Attached<'a> {
     pub session: &'a Session,
     pub id: &'a str,
-    pub pressed: Pressed,
+    pub signals: SignalCounter,
     pub grace_without_reader: Duration,
     pub streams: Streams,
     /// True if this command created the container: the process then blocks until this command has printed the process's
@@ -56,11 +56,12 @@ pub struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    /// Follows the container until it is completed and its log is written. If reading the log fails, the error is
-    /// returned after the exit, because the container keeps running.
+    /// Follows the container until it has completed and its output is printed. If the output cannot be read, the error
+    /// is returned after the container has completed, because the container keeps running until then.
     ///
     /// # Errors
-    /// Returns an error if output is missing, the user detached, or executord is unavailable for too long.
+    /// Returns an error if output is missing, the user detached, a signal ended this command, or executord is
+    /// unavailable for too long.
     pub async fn follow(&mut self, interrupts: &mut Interrupts, printer: &mut Printer) -> Result<Container, Failure> {
         let session = self.session;
         let streams = self.streams.clone();
@@ -69,7 +70,7 @@ impl Attached<'_> {
         let mut end = std::pin::pin!(completed(&session.client, self.id));
         let mut seen = Seen::default();
         let mut orders = JoinSet::new();
-        if self.pressed.times > 0 {
+        if self.signals.times > 0 {
             self.order(&mut orders);
         }
         while seen.completed.is_none() || seen.log.is_none() {
@@ -90,7 +91,7 @@ impl Attached<'_> {
                     seen.input_over = true;
                     report_unless_ended(session, result);
                 }
-                result = whenever(&mut log), if seen.log.is_none() => seen.log = Some(log_ended(session, result)?),
+                result = wait_if_some(&mut log), if seen.log.is_none() => seen.log = Some(log_ended(session, result)?),
             }
         }
         session.output.result()?;
@@ -107,7 +108,7 @@ impl Attached<'_> {
         seen: &Seen,
         orders: &mut JoinSet<Result<(), Failure>>,
     ) -> Result<(), Failure> {
-        if !self.pressed.again(self.session, signal)? {
+        if !self.signals.record(self.session, signal)? {
             return Ok(());
         }
         // The container is already completed; only the reader of its output is slow.
@@ -120,7 +121,7 @@ impl Attached<'_> {
 
     /// Stops the container at the first Ctrl-C, and kills it at the second.
     fn order(&self, orders: &mut JoinSet<Result<(), Failure>>) {
-        if self.pressed.times == 1 {
+        if self.signals.times == 1 {
             return self.stop(orders, None);
         }
         let (client, id) = (self.session.client.clone(), self.id.to_owned());
@@ -146,7 +147,7 @@ impl Attached<'_> {
                     }
                     return Ok(());
                 }
-                signal = interrupts.next() => { self.pressed.again(session, signal)?; }
+                signal = interrupts.next() => { self.signals.record(session, signal)?; }
             }
         }
     }
@@ -197,14 +198,14 @@ pub async fn run_foreground(
     started: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Container, Failure> {
     let id = request.id().to_owned();
-    let mut pressed = Pressed::never(&id);
+    let mut signals = SignalCounter::new(&id);
     request.await_reader(true);
-    let created = create(session, request, interrupts, &mut pressed).await?.created;
+    let created = create(session, request, interrupts, &mut signals).await?.created;
     started()?;
     let mut attached = Attached {
         session,
         id: &id,
-        pressed,
+        signals,
         grace_without_reader: GRACE_WITHOUT_READER,
         streams: Streams::default(),
         created,
@@ -220,11 +221,11 @@ pub async fn stay_with(
     interrupts: &mut Interrupts,
     printer: &mut Printer,
 ) -> Result<Container, Failure> {
-    let pressed = Pressed::never(id);
+    let signals = SignalCounter::new(id);
     let mut attached = Attached {
         session,
         id,
-        pressed,
+        signals,
         grace_without_reader: GRACE_WITHOUT_READER,
         streams: Streams::default(),
         created: false,
@@ -236,18 +237,18 @@ pub async fn stay_with(
 /// Sends the request. Retries during restarts of executord.
 ///
 /// # Errors
-/// Returns an error if executord rejects the request, or if Ctrl-C was pressed three times.
+/// Returns an error if executord rejects the request, or if a third signal arrived.
 pub async fn create(
     session: &Session,
     request: Request,
     interrupts: &mut Interrupts,
-    pressed: &mut Pressed,
+    signals: &mut SignalCounter,
 ) -> Result<Started, Failure> {
     let mut call = std::pin::pin!(session.client.run(request.run()));
     let started = loop {
         tokio::select! {
             started = &mut call => break started,
-            signal = interrupts.next() => { pressed.again(session, signal)?; }
+            signal = interrupts.next() => { signals.record(session, signal)?; }
         }
     };
     if let Err(Error::GaveUp { .. }) = started {
@@ -261,9 +262,9 @@ pub fn left_behind(id: &str) -> String {
 }
 
 /// Waits for an optional future. Waits forever if the option is `None`.
-async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
-    match going_on {
-        Some(going_on) => going_on.await,
+async fn wait_if_some<T>(future: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
+    match future {
+        Some(future) => future.await,
         None => std::future::pending().await,
     }
 }
@@ -289,9 +290,9 @@ async fn output(
             from: created.then_some(0),
         };
         match attach::stream(session, id, wanted, printer).await {
-            Ok(Left::Ended) => return Ok(()),
-            Ok(Left::Detached) => return Err(Failure::Detached { id: id.to_owned() }),
-            Ok(Left::Behind(place)) => offset = place,
+            Ok(CloseReason::Ended) => return Ok(()),
+            Ok(CloseReason::Detached) => return Err(Failure::Detached { id: id.to_owned() }),
+            Ok(CloseReason::RestInLog(place)) => offset = place,
             // The process exited before this command connected.
             Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {}
             Err(failure) => return Err(failure),

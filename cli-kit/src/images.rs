@@ -20,13 +20,14 @@ pub use send::{OnDisk, Pieces, upload};
 /// A pull request that wipes its credentials on drop.
 pub type Pull = Wiped<PullImageRequest>;
 
-/// Pulls an image. Uploads a local image that the caller can read and executord cannot.
+/// Pulls an image. If executord cannot read an image on this machine's disk, but the caller can, uploads the image
+/// instead.
 pub async fn fetch_or_send(session: &Session, request: &Pull, shown: bool) -> Result<v1::Image, Failure> {
     let failure = match fetch(session, request, shown).await {
         Err(failure) => failure,
         fetched => return fetched,
     };
-    match send::instead_of(&failure, &request.reference) {
+    match send::upload_candidate(&failure, &request.reference) {
         Some(image) => send::send(session, image, &request.reference).await,
         None => Err(failure),
     }
@@ -37,7 +38,7 @@ pub async fn fetch_or_send(session: &Session, request: &Pull, shown: bool) -> Re
 pub async fn send_first(session: &Session, reference: &str) -> Result<bool, Failure> {
     let request = Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });
     let Err(failure) = fetch(session, &request, false).await else { return Ok(false) };
-    match send::instead_of(&failure, reference) {
+    match send::upload_candidate(&failure, reference) {
         Some(image) => send::send(session, image, reference).await.map(|_| true),
         // The run itself reports any other error.
         None => Ok(false),

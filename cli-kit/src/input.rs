@@ -17,7 +17,7 @@ pub async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) 
                 _ => std::future::pending().await,
             }
         };
-        let goes_on = tokio::select! {
+        let is_open = tokio::select! {
             typed = typed => match typed {
                 Typed::Bytes(mut bytes) => input.send(std::mem::take(&mut *bytes)).await,
                 Typed::End => {
@@ -31,7 +31,7 @@ pub async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) 
                 None => continue,
             },
         };
-        if !goes_on {
+        if !is_open {
             return std::future::pending().await; // the RPC has completed; the receiver of its responses reports that
         }
     }

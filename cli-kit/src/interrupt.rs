@@ -6,12 +6,12 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that ask a program to exit.
+/// Receiver of the signals that request the exit of a program.
 pub struct Interrupts {
     signals: [Option<Signal>; 3],
 }
 
-const ASKING: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+const TERMINATION_SIGNALS: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
 
 impl Interrupts {
     /// Replaces the default actions of SIGINT, SIGTERM and SIGHUP, except for ignored signals. [`Self::next`] then
@@ -19,7 +19,7 @@ impl Interrupts {
     pub fn install() -> io::Result<Self> {
         let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         let mut signals = [None, None, None];
-        for (slot, kind) in signals.iter_mut().zip(ASKING) {
+        for (slot, kind) in signals.iter_mut().zip(TERMINATION_SIGNALS) {
             if ignored & (1 << (kind.as_raw_value() - 1)) == 0 {
                 *slot = Some(signal(kind)?);
             }
@@ -36,14 +36,14 @@ impl Interrupts {
     pub async fn next(&mut self) -> i32 {
         let [interrupt, terminate, hangup] = &mut self.signals;
         tokio::select! {
-            () = one(interrupt) => SignalKind::interrupt().as_raw_value(),
-            () = one(terminate) => SignalKind::terminate().as_raw_value(),
-            () = one(hangup) => SignalKind::hangup().as_raw_value(),
+            () = recv_or_pending(interrupt) => SignalKind::interrupt().as_raw_value(),
+            () = recv_or_pending(terminate) => SignalKind::terminate().as_raw_value(),
+            () = recv_or_pending(hangup) => SignalKind::hangup().as_raw_value(),
         }
     }
 }
 
-async fn one(signal: &mut Option<Signal>) {
+async fn recv_or_pending(signal: &mut Option<Signal>) {
     let arrived = match signal {
         Some(signal) => signal.recv().await,
         None => None,

@@ -133,7 +133,7 @@ impl Kept {
 
     fn into_bytes(mut self) -> Vec<u8> {
         if self.truncated {
-            self.bytes.extend_from_slice(b"\n[the rest was not kept]\n");
+            self.bytes.extend_from_slice(b"\n[the remaining output was not kept]\n");
         }
         self.bytes
     }
@@ -204,8 +204,8 @@ mod tests {
             (&["abc"], "abc"),
             (&["ab", "cd"], "abcd"),
             (&["abcd", ""], "abcd"),
-            (&["abcd", "e", "f"], "abcd\n[the rest was not kept]\n"),
-            (&["abcde"], "abcd\n[the rest was not kept]\n"),
+            (&["abcd", "e", "f"], "abcd\n[the remaining output was not kept]\n"),
+            (&["abcde"], "abcd\n[the remaining output was not kept]\n"),
         ];
         for (pushed, expected) in table {
             let mut kept = Kept { bytes: Vec::new(), bytes_max: 4, truncated: false };

@@ -13,8 +13,8 @@ pub trait ErrorContext<T> {
     /// Returns a failure with the operation and the error if the call failed.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// Converts the error like [`ErrorContext::doing`]. `named` replaces the field names that `flag_names::flag`
-    /// returns.
+    /// Converts the error like [`ErrorContext::doing`]. Fields that `named` lists have their names from `named` instead
+    /// of the flags that `flag_names::flag` returns.
     ///
     /// # Errors
     /// Returns a failure with the operation and the error if the call failed.
@@ -80,7 +80,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
     let line = |violation: &executor_client::Violation| {
         let field = &violation.field;
         let word = named.word(field).map_or_else(|| flag_names::flag(field, doing), str::to_owned);
-        format!("{word}: {}", flag_names::in_words(&violation.description))
+        format!("{word}: {}", flag_names::replace_field_names(&violation.description))
     };
     let violations: Vec<String> = refusal.violations.iter().map(line).collect();
     // Report a missing image, or an image that its registry denies to the caller, in a single sentence.
@@ -90,7 +90,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
     }
     let reason = match &*refusal.message {
         "" => "no reason given".into(),
-        message => flag_names::in_words(message),
+        message => flag_names::replace_field_names(message),
     };
     match refusal.code {
         Code::NotFound | Code::FailedPrecondition | Code::InvalidArgument | Code::Aborted => {
@@ -106,7 +106,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
         // Only reasons that name a uid are about the caller; others are about the operator's policy or a registry.
         Code::PermissionDenied if !reason.starts_with("uid ") => format!("{doing}: {reason}"),
         Code::PermissionDenied | Code::Unauthenticated => format!(
-            "{doing}: executord at {} does not serve uid {}: {reason}; --allow-group of executord sets the group",
+            "{doing}: executord at {} does not serve uid {}: {reason}; executord's --allow-group permits a group",
             refusal.at,
             rustix::process::geteuid().as_raw()
         ),

@@ -49,8 +49,8 @@ impl Action {
 
     /// Calls `act` for this action and every action below it.
     fn for_each(&mut self, act: &mut impl FnMut(&mut Self)) {
-        let mut waiting = vec![self];
-        while let Some(action) = waiting.pop() {
+        let mut stack = vec![self];
+        while let Some(action) = stack.pop() {
             act(action);
             let Self { download: _, upload: _, run: _, timeout, emit_progress, r#try, parallel, serial, codependent } =
                 action;
@@ -61,7 +61,7 @@ impl Action {
             below.extend(parallel.iter_mut().flat_map(|parallel| &mut parallel.actions));
             below.extend(serial.iter_mut().flat_map(|serial| &mut serial.actions));
             below.extend(codependent.iter_mut().flat_map(|codependent| &mut codependent.actions));
-            waiting.extend(below.into_iter().rev());
+            stack.extend(below.into_iter().rev());
         }
     }
 }
@@ -91,12 +91,12 @@ impl RunRequest {
     /// Returns every action; parents come before their children.
     fn actions(&self) -> Vec<&Action> {
         let sidecars = self.sidecars.iter().filter_map(|sidecar| sidecar.action.as_ref());
-        let mut waiting: Vec<&Action> = self.setup.iter().chain(&self.action).chain(sidecars).collect();
-        waiting.reverse();
+        let mut stack: Vec<&Action> = self.setup.iter().chain(&self.action).chain(sidecars).collect();
+        stack.reverse();
         let mut all = Vec::new();
-        while let Some(action) = waiting.pop() {
+        while let Some(action) = stack.pop() {
             all.push(action);
-            waiting.extend(action.below().into_iter().rev().map(|(_, action)| action));
+            stack.extend(action.below().into_iter().rev().map(|(_, action)| action));
         }
         all
     }

@@ -60,7 +60,7 @@ fn sizes_and_depth_are_bounded() {
 }
 
 #[test]
-fn p1_json_is_taken() {
+fn p1_json_is_parsed() {
     let node = tree("{\n\t\"a\": \"\\u00e4\\ud83d\\ude00\\/\",\n\t\"b\":[1,2.5,true,null],\"mode\":420}");
     assert_eq!(node.get("a").unwrap().text(), Some("ä😀/"));
     assert!(matches!(node.get("mode").unwrap().value, Value::Int(420)));

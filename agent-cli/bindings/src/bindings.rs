@@ -161,7 +161,7 @@ impl Builder {
         if begun && entries.iter().all(|(entry, _)| entry != TYPE) {
             self.refuse(Violation::NoType(name.to_owned()));
         }
-        let described = Described::by(&entries);
+        let described = Described::new(&entries);
         for (entry, content) in entries {
             if !is_key(&entry) {
                 self.refuse(Violation::FileName(entry));

@@ -18,7 +18,7 @@ use crate::names::{PROVIDER, PUBLIC, TYPE};
 /// Name of the attribute that is always present if attributes are written.
 const LABEL: &str = "label";
 
-/// Facts from which entries that only describe their binding are recognized.
+/// Properties of a binding from which the entries that are not secret are determined.
 pub(crate) struct Described {
     /// True if the entries include attributes.
     attributes: bool,
@@ -28,8 +28,8 @@ pub(crate) struct Described {
 }
 
 impl Described {
-    /// Determines the facts from the entries of a binding.
-    pub(crate) fn by(entries: &[(String, Zeroizing<Vec<u8>>)]) -> Self {
+    /// Determines the properties from the entries of a binding.
+    pub(crate) fn new(entries: &[(String, Zeroizing<Vec<u8>>)]) -> Self {
         let find = |name: &str| entries.iter().find(|(entry, _)| entry == name).map(|(_, content)| content);
         let listed = find(METADATA).and_then(|content| serde_json::from_slice(content).ok());
         Self { attributes: find(LABEL).is_some(), listed: listed.as_ref().map(listed_in).unwrap_or_default() }
@@ -65,7 +65,7 @@ mod tests {
             .iter()
             .map(|(name, content)| ((*name).to_owned(), Zeroizing::new(content.as_bytes().to_vec())))
             .collect();
-        let described = Described::by(&entries);
+        let described = Described::new(&entries);
         entries.iter().map(|(name, _)| name.clone()).filter(|name| described.is_public(name)).collect()
     }
 

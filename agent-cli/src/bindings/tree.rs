@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use zeroize::Zeroizing;
 
 /// Link to the current generation, in a directory that is replaced atomically.
-const IN_FORCE: &str = "..data";
+const CURRENT_LINK: &str = "..data";
 /// Maximum number of names in all directories together.
 const NAMES_MAX: usize = 20_000;
 /// Name of the file that makes a directory a binding.
@@ -52,7 +52,7 @@ pub(crate) enum TreeError {
 /// Reads the bindings in a directory, or the directory itself if it is a single binding. Returns names and entries.
 pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
     let mut reader = Reader { bytes: INPUT_MAX, names: NAMES_MAX };
-    let root = in_force(open_dir(CWD, dir.as_os_str()).map_err(|error| failed(dir, error))?);
+    let root = current_generation(open_dir(CWD, dir.as_os_str()).map_err(|error| failed(dir, error))?);
     if matches!(kind(&root, TYPE), Ok(FileType::RegularFile)) {
         return Ok(vec![(own_name(dir)?, reader.entries(&root, dir)?)]);
     }
@@ -62,7 +62,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
         match kind(&root, &name).map_err(|error| failed(&path, error))? {
             FileType::Directory => {
                 let binding = open_dir(&root, name.as_ref()).map_err(|error| failed(&path, error))?;
-                let entries = reader.entries(&in_force(binding), &path)?;
+                let entries = reader.entries(&current_generation(binding), &path)?;
                 tree.push((name, entries));
             }
             // Readers disagree about a binding without a type: some ignore it, some fail.
@@ -147,8 +147,8 @@ fn open_dir(at: impl std::os::fd::AsFd, name: &OsStr) -> Result<OwnedFd, Errno> 
 }
 
 /// Returns the directory that `..data` links to; without this link, returns `dir`.
-fn in_force(dir: OwnedFd) -> OwnedFd {
-    open_dir(&dir, IN_FORCE.as_ref()).unwrap_or(dir)
+fn current_generation(dir: OwnedFd) -> OwnedFd {
+    open_dir(&dir, CURRENT_LINK.as_ref()).unwrap_or(dir)
 }
 
 /// Returns the name of a directory, even if the path is `.`.

@@ -3,8 +3,8 @@
 //! Bindings are written to a temporary directory (`.NAME.agent-cli-...`) next to the destination, synced, and renamed
 //! atomically. Then the replaced directory is removed. There is no marker file of this command, because half of the
 //! client libraries fail if a directory holds anything except bindings. A directory counts as written by this command
-//! if it holds only directories of mode 0700 with a `type`, and regular files of mode 0600, all with the same owner.
-//! Any other destination is left unchanged.
+//! if it holds only directories of mode 0700 with a `type`, and regular files of mode 0600 without other hard links,
+//! all owned by this command's user. Any other destination is left unchanged.
 //!
 //! After a SIGKILL, the temporary directory may remain.
 
@@ -27,33 +27,33 @@ const BITS: u32 = 0o7777;
 /// Error message for a directory that this command must not replace.
 const FOREIGN: &str = "was not written by `agent-cli bindings write` and is not replaced";
 
-/// Errors from writing bindings. After [`WriteError::InTheWay`], nothing was changed.
+/// Errors from writing bindings. After [`WriteError::Conflict`], nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("cannot write {}", plain(&.path.display().to_string()))]
     Io { path: PathBuf, source: io::Error },
     #[error("{} {why}; nothing was changed", plain(&.path.display().to_string()))]
-    InTheWay { path: PathBuf, why: &'static str },
+    Conflict { path: PathBuf, why: &'static str },
 }
 
 /// Writes bindings, so that `dir` holds exactly these bindings.
 pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
     let there = evaluate(dir)?;
-    let name = dir.file_name().ok_or(WriteError::InTheWay { path: dir.to_owned(), why: "has no file name" })?;
+    let name = dir.file_name().ok_or(WriteError::Conflict { path: dir.to_owned(), why: "has no file name" })?;
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = format!(".{}.agent-cli-{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
-    let beside = Beside(parent.join(name));
-    fill(bindings.files(), &beside.0)?;
+    let temporary = TemporaryDir(parent.join(name));
+    fill(bindings.files(), &temporary.0)?;
     let flags = if there { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-    renameat_with(CWD, &beside.0, CWD, dir, flags).map_err(|error| match error {
-        Errno::EXIST => WriteError::InTheWay { path: dir.to_owned(), why: "was created in the meantime" },
+    renameat_with(CWD, &temporary.0, CWD, dir, flags).map_err(|error| match error {
+        Errno::EXIST => WriteError::Conflict { path: dir.to_owned(), why: "was created in the meantime" },
         error => failed(dir)(error.into()),
     })?;
     // If the replaced directory was changed after the check, restore it.
-    if there && let Err(error) = evaluate(&beside.0) {
-        renameat_with(CWD, &beside.0, CWD, dir, RenameFlags::EXCHANGE).map_err(|error| failed(dir)(error.into()))?;
+    if there && let Err(error) = evaluate(&temporary.0) {
+        renameat_with(CWD, &temporary.0, CWD, dir, RenameFlags::EXCHANGE).map_err(|error| failed(dir)(error.into()))?;
         return Err(match error {
-            WriteError::InTheWay { why, .. } => WriteError::InTheWay { path: dir.to_owned(), why },
+            WriteError::Conflict { why, .. } => WriteError::Conflict { path: dir.to_owned(), why },
             error => error,
         });
     }
@@ -61,9 +61,9 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
 }
 
 /// A temporary directory next to the destination, removed on drop. The directory holds unfinished or replaced bindings.
-struct Beside(PathBuf);
+struct TemporaryDir(PathBuf);
 
-impl Drop for Beside {
+impl Drop for TemporaryDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0); // best effort: on failure a hidden directory remains
     }
@@ -99,14 +99,15 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> WriteError + use<> {
     move |source| WriteError::Io { path: path.clone(), source }
 }
 
-/// Returns true if `dir` may be replaced, and false if it does not exist. Returns an error for anything else.
+/// Returns true if `dir` may be replaced, and false if it does not exist. Returns an error if `dir` must not be
+/// replaced.
 fn evaluate(dir: &Path) -> Result<bool, WriteError> {
     let meta = match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         meta => meta.map_err(failed(dir))?,
     };
     if !meta.is_dir() {
-        return Err(WriteError::InTheWay { path: dir.to_owned(), why: "is not a directory" });
+        return Err(WriteError::Conflict { path: dir.to_owned(), why: "is not a directory" });
     }
     let owner = rustix::process::geteuid().as_raw();
     let ours = |meta: &fs::Metadata, mode| meta.uid() == owner && meta.mode() & BITS == mode;
@@ -116,10 +117,10 @@ fn evaluate(dir: &Path) -> Result<bool, WriteError> {
             continue;
         }
         if !(meta.is_dir() && ours(&meta, DIRECTORY) && path.join("type").is_file()) {
-            return Err(WriteError::InTheWay { path, why: FOREIGN });
+            return Err(WriteError::Conflict { path, why: FOREIGN });
         }
         if let Some((path, _)) = children(&path)?.into_iter().find(|(_, meta)| !file(meta)) {
-            return Err(WriteError::InTheWay { path, why: FOREIGN });
+            return Err(WriteError::Conflict { path, why: FOREIGN });
         }
     }
     Ok(true)
@@ -213,7 +214,7 @@ mod tests {
             write(&bindings("db", "one"), &dir).unwrap();
             spoil(&dir);
             let error = write(&bindings("db", "two"), &dir).unwrap_err();
-            assert!(matches!(error, WriteError::InTheWay { .. }), "{what}: {error}");
+            assert!(matches!(error, WriteError::Conflict { .. }), "{what}: {error}");
             assert_eq!(fs::read(dir.join("db/password")).unwrap(), b"one", "{what}");
         }
         let (file, link) = (home.path().join("file"), home.path().join("link"));

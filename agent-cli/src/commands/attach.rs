@@ -1,7 +1,7 @@
 //! `attach ID`: connects to the streams of a container's process.
 
 use clap::Args;
-use executor_cli_kit::attach::{Left, Wanted, stream};
+use executor_cli_kit::attach::{CloseReason, Wanted, stream};
 use executor_cli_kit::container::completed;
 use executor_cli_kit::exit::Outcome;
 use executor_cli_kit::failure::Failure;
@@ -48,10 +48,10 @@ pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Fa
     let wanted = Wanted { input, output: true, terminal: spec.terminal, take_over, keys, lossless, from: None };
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
     match stream(session, &id, wanted, &mut printer).await? {
-        Left::Detached => return Ok(0),
-        Left::Ended => {}
-        Left::Behind(_) if spec.suppress_log_output => return Err(Failure::LogLost { id }),
-        Left::Behind(offset) => follow(&session.client, rest_of_log(&id, offset), &mut printer).await?,
+        CloseReason::Detached => return Ok(0),
+        CloseReason::Ended => {}
+        CloseReason::RestInLog(_) if spec.suppress_log_output => return Err(Failure::LogLost { id }),
+        CloseReason::RestInLog(offset) => follow(&session.client, rest_of_log(&id, offset), &mut printer).await?,
     }
     let container = completed(&session.client, &id).await?;
     batch::explain_end(session, &container, &printer.messages);

@@ -28,8 +28,8 @@ use executor_client::{Code, Logs, Run, Wiped, rest_of_log};
 use executor_residue::{Needles, Report};
 
 use self::findings::Findings;
-use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, add_token, mounts, taken};
-use self::scene::{SearchHits, SearchScope, holds};
+use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, accepted_kinds, add_token, mounts};
+use self::scene::{SearchHits, SearchScope, contains_canary};
 use self::view::{About, Json, human};
 
 /// Exit status if a secret was found or the search was incomplete.
@@ -109,12 +109,12 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
     let container = session.client.run(&run).await.doing(&format!("run {id}"))?.container;
     drop(run);
     let mut needles = inputs.needles()?;
-    let mut kinds = taken(&container);
+    let mut kinds = accepted_kinds(&container);
     let mut log = Log { session, id: &id, entries: session.client.logs(rest_of_log(&id, 0)), tail: String::new() };
     log.until(READY).await?;
 
     let files = mounts(&container);
-    let old_file = holds(&needles, &files, Kind::OldFile);
+    let old_file = contains_canary(&needles, &files, Kind::OldFile);
     match session.client.update_files(Wiped::new(inputs.update())).await {
         Ok(_) => {
             log.until(AGAIN).await?;
@@ -124,7 +124,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
         Err(error) if error.code() == Some(Code::Unimplemented) => kinds.retain(|kind| *kind != Kind::OldFile),
         Err(error) => return Err(status::failure(&format!("rotate {id}"), error)),
     }
-    // The rest of the log is not needed.
+    // Later log entries are not needed.
     drop(log);
     if add_token(&mut needles, &container) {
         kinds.push(Kind::Token);
@@ -137,7 +137,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
     completed(&session.client, &id).await?;
     tokio::time::sleep(SEARCH_DELAY).await;
     let after = search(&scene, &needles, Vec::new()).await?;
-    let kernel = if args.kernel_memory { Some(look_at_kernel(&needles).await?) } else { None };
+    let kernel = if args.kernel_memory { Some(search_kernel_memory(&needles).await?) } else { None };
     Ok(Findings::new(&scene, kinds, old_file, &during, after, kernel))
 }
 
@@ -147,7 +147,7 @@ async fn search(scene: &SearchScope, needles: &Arc<Needles>, files: Vec<PathBuf>
     search.await.map_err(|error| Failure::System(error.into()))
 }
 
-async fn look_at_kernel(needles: &Arc<Needles>) -> Result<Report, Failure> {
+async fn search_kernel_memory(needles: &Arc<Needles>) -> Result<Report, Failure> {
     let needles = Arc::clone(needles);
     let search = tokio::task::spawn_blocking(move || SearchScope::search_kernel(&needles));
     search.await.map_err(|error| Failure::System(error.into()))

@@ -42,7 +42,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Failure> {
     let mut container_id = args.id.unwrap_or_default();
-    // Deleted containers also have events. So if no container has the prefix, the prefix is used as an id.
+    // Deleted containers also have events. If no container has the prefix, the prefix is therefore used as an id.
     if let Some(whole) = ids::whole(&session.client, &container_id).await? {
         container_id = whole;
     }
@@ -76,8 +76,8 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
         let is_within = time.is_none_or(|time| {
             args.since.is_none_or(|since| since <= time) && args.until.is_none_or(|until| time <= until)
         });
-        let is_of_it = container_id.is_empty() || event.container_id == container_id;
-        if is_within && is_of_it && filter::event_passes(&filters, event) {
+        let is_selected = container_id.is_empty() || event.container_id == container_id;
+        if is_within && is_selected && filter::event_passes(&filters, event) {
             show(session, &response).await;
         }
         if event.cursor >= newest && has_passed(args.until) {

@@ -88,7 +88,7 @@ fn wanted(args: &PsArgs) -> Vec<State> {
     if !args.state.is_empty() {
         return args.state.iter().map(|state| state_of(*state)).collect();
     }
-    if args.all || args.filters.iter().any(ContainerFilter::is_of_completed) {
+    if args.all || args.filters.iter().any(ContainerFilter::selects_completed) {
         return Vec::new();
     }
     use StateArg as S;

@@ -33,7 +33,7 @@ use executor_cli_kit::container::completed;
 use executor_cli_kit::exit::{OURS, Outcome};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::flag_names;
-use executor_cli_kit::follow::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
+use executor_cli_kit::follow::{Attached, GRACE_WITHOUT_READER, SignalCounter, Streams, create, left_behind};
 use executor_cli_kit::images::{fetch_first, send_first};
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::logs::{Form, Printer};
@@ -62,7 +62,7 @@ pub(super) use surroundings::{host, sysctl};
 pub(crate) struct Prepared {
     request: Request,
     delivery: Option<Delivery>,
-    ending: AtTheEnd,
+    ending: EndOptions,
     /// True if the request is only validated.
     is_dry: bool,
     /// True if the id is a new name, which no other container may have.
@@ -93,7 +93,7 @@ impl RunArgs {
         let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args, &self.provider_tokens];
         self.streams.check(self.detach, sources.into_iter().flatten())?;
         let streams = self.streams.streams();
-        let ending = AtTheEnd { detach: self.detach, keep: self.keep, fetch_to, can_stay, streams };
+        let ending = EndOptions { detach: self.detach, keep: self.keep, fetch_to, can_stay, streams };
         let others = [
             (Flag::File, &*self.files),
             (Flag::PublicFile, &self.public_files),
@@ -115,7 +115,7 @@ impl RunArgs {
 
 /// Options that apply after the container was created.
 #[derive(Clone, Debug)]
-struct AtTheEnd {
+struct EndOptions {
     detach: bool,
     keep: bool,
     /// Destination of the outputs, which are fetched before the container is deleted.
@@ -170,9 +170,9 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
         }
     }
     let id = request.id().to_owned();
-    let mut pressed = Pressed::never(&id);
+    let mut signals = SignalCounter::new(&id);
     request.await_reader(!ending.detach);
-    let started = match create(session, request, interrupts, &mut pressed).await {
+    let started = match create(session, request, interrupts, &mut signals).await {
         // Another command used the name after the check.
         Err(failure) if is_name && failure.code() == Some(Code::AlreadyExists) => {
             name::claim(session, &id, false).await?;
@@ -194,22 +194,26 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
             }
         }
     }
-    if ending.detach && pressed.times == 0 {
+    if ending.detach && signals.times == 0 {
         return detached(session, &container).await;
     }
     let own_grace = container.spec.as_ref().and_then(|spec| Duration::try_from(spec.grace_period?).ok());
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
     let streams = ending.streams.clone();
     let suppressed = container.spec.as_ref().is_some_and(|spec| spec.suppress_log_output);
-    // Ctrl-C during a creation with --detach leads here. The process must then not wait for a reader.
+    // Ctrl-C during a creation with --detach also reaches this point. The process must then not wait for a reader.
     let created_for_us = created && !ending.detach;
     let attached =
-        Attached { session, id: &id, pressed, grace_without_reader, streams, created: created_for_us, suppressed };
-    end(attached, interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
+        Attached { session, id: &id, signals, grace_without_reader, streams, created: created_for_us, suppressed };
+    follow_and_delete(attached, interrupts, EndOptions { keep: ending.keep || !created, ..ending }).await
 }
 
 /// Follows the container until it completes, fetches its outputs and deletes it.
-async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: AtTheEnd) -> Result<u8, Failure> {
+async fn follow_and_delete(
+    mut attached: Attached<'_>,
+    interrupts: &mut Interrupts,
+    ending: EndOptions,
+) -> Result<u8, Failure> {
     let form = if attached.session.json { Form::OnStderr } else { Form::AsItWas };
     let mut printer = Printer::new(attached.session.output.clone(), form);
     let result = attached.follow(interrupts, &mut printer).await;

@@ -22,7 +22,7 @@ use executor_client::v1::{ContainerStats, InfoResponse, WatchStatsRequest};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use self::screen::{Pressed, Screen, Sort};
+use self::screen::{KeyAction, Screen, Sort};
 use crate::view::{json, stats};
 
 #[derive(Clone, Debug, Args)]
@@ -63,7 +63,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 const SIZE: (usize, usize) = (24, 80);
 
 /// Message from the task that reads statistics to the task that draws the screen.
-enum News {
+enum Update {
     Reading(Vec<ContainerStats>, Box<Option<InfoResponse>>),
     Failed(Failure),
 }
@@ -85,7 +85,7 @@ async fn batch(session: &Session, args: &TopArgs, request: WatchStatsRequest) ->
     let mut left = args.iterations;
     while left != Some(0) {
         let Some(readings) = watch.next().await.doing(DOING)? else { break };
-        screen.take(readings);
+        screen.set_readings(readings);
         let (shown, before) = screen.shown();
         if session.json {
             for one in &shown {
@@ -100,16 +100,16 @@ async fn batch(session: &Session, args: &TopArgs, request: WatchStatsRequest) ->
 }
 
 /// Guard that keeps the alternate screen until it is dropped.
-struct SecondScreen;
+struct AlternateScreen;
 
-impl SecondScreen {
+impl AlternateScreen {
     fn enter() -> Self {
         put(ENTER);
         Self
     }
 }
 
-impl Drop for SecondScreen {
+impl Drop for AlternateScreen {
     fn drop(&mut self) {
         put(LEAVE);
     }
@@ -123,37 +123,38 @@ fn put(text: &str) {
 async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsRequest) -> Result<u8, Failure> {
     let mut resized = signal(SignalKind::window_change()).map_err(Failure::System)?;
     let mut keyboard = Keyboard::start(None)?;
-    let (sender, mut news) = mpsc::channel(4);
+    let (sender, mut updates) = mpsc::channel(4);
     tokio::spawn(follow(session.client.clone(), request, sender));
     let mut screen = Screen::new(args.sort, args.reverse, args.filter.clone());
-    let (mut heard, mut left) = (Instant::now(), args.iterations);
+    let (mut last_reading, mut left) = (Instant::now(), args.iterations);
     let mut clock = tokio::time::interval(REFRESH_INTERVAL);
     let _raw = Raw::enter()?;
-    let _second = SecondScreen::enter();
+    let _alternate = AlternateScreen::enter();
     while left != Some(0) {
         let (rows, columns) = terminal::window().map_or(SIZE, |size| (size.rows as usize, size.columns as usize));
         session.output.text(screen.draw(rows, columns, session.style)).await;
         tokio::select! {
-            reported = news.recv() => match reported {
-                Some(News::Reading(readings, info)) => {
-                    heard = Instant::now();
-                    screen.say(String::new());
-                    screen.take(readings);
-                    screen.node(*info);
+            reported = updates.recv() => match reported {
+                Some(Update::Reading(readings, info)) => {
+                    last_reading = Instant::now();
+                    screen.set_message(String::new());
+                    screen.set_readings(readings);
+                    screen.set_node(*info);
                     left = left.map(|left| left - 1);
                 }
-                Some(News::Failed(failure)) => screen.say(failure.describe()),
+                Some(Update::Failed(failure)) => screen.set_message(failure.describe()),
                 None => break,
             },
             typed = keyboard.next() => match typed {
-                Typed::Bytes(bytes) => if screen.press(&bytes) == Pressed::Quit { break },
+                Typed::Bytes(bytes) => if screen.press(&bytes) == KeyAction::Quit { break },
                 Typed::End | Typed::Detach => break,
             },
             _ = resized.recv() => {}
             _ = clock.tick() => {
-                let silent = heard.elapsed();
+                let silent = last_reading.elapsed();
                 if silent > args.interval + MISSING_READING_DELAY {
-                    screen.say(format!("no reading for {} s: executord is unavailable or busy", silent.as_secs()));
+                    let silent = silent.as_secs();
+                    screen.set_message(format!("no reading for {silent} s: executord is unavailable or busy"));
                 }
             }
         }
@@ -164,15 +165,15 @@ async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsReque
 }
 
 /// Reads statistics, even across restarts of executord, until the receiver is dropped.
-async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<News>) {
+async fn follow(client: Client, request: WatchStatsRequest, updates: mpsc::Sender<Update>) {
     loop {
         let mut watch = client.watch_stats(request.clone());
         loop {
             let reported = match watch.next().await.doing(DOING) {
-                Ok(Some(readings)) => News::Reading(readings, Box::new(client.info().await.ok())),
+                Ok(Some(readings)) => Update::Reading(readings, Box::new(client.info().await.ok())),
                 Ok(None) => break,
                 Err(failure) => {
-                    let reported = news.send(News::Failed(failure)).await;
+                    let reported = updates.send(Update::Failed(failure)).await;
                     tokio::time::sleep(REFRESH_INTERVAL).await;
                     if reported.is_err() {
                         return;
@@ -180,7 +181,7 @@ async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<N
                     break;
                 }
             };
-            if news.send(reported).await.is_err() {
+            if updates.send(reported).await.is_err() {
                 return;
             }
         }

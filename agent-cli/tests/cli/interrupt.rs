@@ -18,7 +18,7 @@ fn is_kill(call: &Call) -> bool {
 }
 
 #[test]
-fn once_stops_with_its_own_grace_period() {
+fn first_signal_stops_container() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let fake = Fake::start();
         // Reset signals that the test runner ignores (nohup), because the program would inherit ignored signals.
@@ -37,7 +37,7 @@ fn once_stops_with_its_own_grace_period() {
 
 /// timeout(1) sends SIGTERM to its process and to the process group. The two signals count as a single request.
 #[test]
-fn sigterms_that_come_together_stop_once() {
+fn simultaneous_sigterms_stop_container_once() {
     // On a busy machine agent-cli may receive the second signal half a second later, which makes it a second request.
     let once = (0..5).any(|_| {
         let fake = Fake::start();

@@ -94,7 +94,7 @@ fn ctrl_c_stops_the_container_before_executord() {
 
 /// Ctrl-C also stops the private executord of commands that run no container.
 #[test]
-fn ctrl_c_ends_events_and_clears_up() {
+fn ctrl_c_during_events_stops_private_executord() {
     if !geteuid().is_root() {
         return;
     }

@@ -152,7 +152,7 @@ fn an_interrupted_copy_leaves_nothing() {
 }
 
 #[test]
-fn a_copy_goes_on_over_a_restart() {
+fn cp_resumes_after_executord_restart() {
     let mut fake = with(file("/out/a", b"half"));
     fake.shared.state().outputs[0] = Part::File(OutputFile { path: "/out/a".into(), size: 8, mode: 0o600 });
     fake.shared.state().hold_outputs = true;

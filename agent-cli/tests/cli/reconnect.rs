@@ -71,7 +71,7 @@ fn goaway_does_not_fail_command() {
 }
 
 #[test]
-fn wait_logs_and_events_go_on() {
+fn wait_logs_events_resume_after_restart() {
     let mut fake = Fake::start();
     assert_eq!(crate::program::run(&fake, &["run", "-d", "--id", "web-1", "--", "x"]).status, Some(0));
     let waiting = agent_cli(&fake, &["wait", "web-1"]).spawn().unwrap();

@@ -10,35 +10,35 @@ use crate::failure::Failure;
 use crate::session::Session;
 
 /// Number of signals after which this command exits immediately.
-const LEAVE: u32 = 3;
+const EXIT_COUNT: u32 = 3;
 
 /// Maximum time between two SIGTERMs, or two SIGHUPs, that count as one request. A program can get a signal twice:
 /// timeout(1) sends it to its process and to the process group, and agent-cli forwards its own signals to a program.
 const SAME_REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
-pub struct Pressed {
+pub struct SignalCounter {
     id: String,
     pub times: u32,
     /// Number and time of the last counted signal.
     last: Option<(i32, Instant)>,
     /// True if standard error is a terminal. Messages then describe the effect of the next Ctrl-C.
-    talk: bool,
+    prints_hints: bool,
 }
 
-impl Pressed {
-    pub fn never(id: &str) -> Self {
-        Self { id: id.to_owned(), times: 0, last: None, talk: std::io::stderr().is_terminal() }
+impl SignalCounter {
+    pub fn new(id: &str) -> Self {
+        Self { id: id.to_owned(), times: 0, last: None, prints_hints: std::io::stderr().is_terminal() }
     }
 
     /// Counts a signal. Returns false if the signal repeats the previous request.
     ///
     /// # Errors
     /// Returns an error if this is the third request: this command exits immediately.
-    pub fn again(&mut self, session: &Session, signal: i32) -> Result<bool, Failure> {
+    pub fn record(&mut self, session: &Session, signal: i32) -> Result<bool, Failure> {
         if !self.counts(signal, Instant::now()) {
             return Ok(false);
         }
-        if self.talk && self.times < LEAVE {
+        if self.prints_hints && self.times < EXIT_COUNT {
             let next = if self.times == 1 {
                 "stopping the container; the next signal kills the container"
             } else {
@@ -46,7 +46,7 @@ impl Pressed {
             };
             session.output.note(format!("{}: {next}", self.id));
         }
-        if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
+        if self.times >= EXIT_COUNT { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
     }
 
     /// Counts a signal received at `now`, unless it repeats the previous signal. Ctrl-C always counts.
@@ -81,11 +81,11 @@ mod tests {
             (504, hangup, 6),
             (505, hangup, 6),
         ];
-        let mut pressed = Pressed::never("x");
+        let mut signals = SignalCounter::new("x");
         for (after, signal, times) in table {
-            let before = pressed.times;
-            let counted = pressed.counts(signal, begun + Duration::from_millis(after));
-            assert_eq!((pressed.times, counted), (times, times > before), "{signal} after {after} ms");
+            let before = signals.times;
+            let counted = signals.counts(signal, begun + Duration::from_millis(after));
+            assert_eq!((signals.times, counted), (times, times > before), "{signal} after {after} ms");
         }
     }
 }

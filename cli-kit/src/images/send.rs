@@ -68,7 +68,7 @@ impl OnDisk {
 }
 
 /// Returns the image `reference` on disk if executord could not read it (`failure`), but the caller can.
-pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
+pub(super) fn upload_candidate(failure: &Failure, reference: &str) -> Option<OnDisk> {
     let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
     let is_unreadable = failure.violations().iter().any(|violation| unreadable(&violation.reason));
     OnDisk::from_reference(reference).filter(|image| is_unreadable && image.is_readable())
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_of_a_disk_are_taken_apart() {
+    fn local_image_references_are_parsed() {
         let parts = |reference: &str| {
             let OnDisk { form, is_layout, path, name } = OnDisk::from_reference(reference)?;
             Some(format!("{} {is_layout} {} {name}", form.as_str_name(), path.display()))

@@ -1,6 +1,6 @@
 //! Evaluates the searches of an audit.
 //!
-//! A finding has a canary and a place. It records whether the canary was found while the container ran, whether the
+//! A finding has a canary and a place, and records whether the canary was found while the container ran, whether the
 //! place was expected, and whether the canary was found after the exit.
 
 use executor_residue::{Hit, Place, Report, Unsearched};
@@ -87,7 +87,7 @@ impl Row {
     }
 
     /// Returns true if a canary is expected at the place while the container runs.
-    fn is_its_place(self, kind: Kind, place: &Place) -> bool {
+    fn is_expected(self, kind: Kind, place: &Place) -> bool {
         let memory_file = matches!(place, Place::Descriptor { target, .. } if target.starts_with("/memfd:"));
         let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;
         match self {
@@ -123,7 +123,7 @@ pub(crate) struct Findings {
     pub(crate) astray: Vec<Hit>,
     /// Hits that were found after the container exited.
     pub(crate) left: Vec<Hit>,
-    /// Kinds that were not found in the container itself. For these kinds the search proves nothing.
+    /// Kinds that were not found in the container itself, so that the search proves nothing for them.
     pub(crate) unproven: Vec<Kind>,
     /// Amount that was searched after the container's exit.
     pub(crate) searched: Searched,
@@ -168,7 +168,7 @@ impl Findings {
         let mut astray = Vec::new();
         for hit in during.report.hits.iter().filter(offered) {
             let row = Row::new(hit, scene, during);
-            let fits = Kind::from_name(&hit.label).is_some_and(|kind| row.is_its_place(kind, &hit.place));
+            let fits = Kind::from_name(&hit.label).is_some_and(|kind| row.is_expected(kind, &hit.place));
             cell(hit, row, &|seen| {
                 seen.while_running = true;
                 seen.astray |= !fits;

@@ -195,7 +195,7 @@ pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
 
 /// Returns the kinds that executord accepted, except [`Kind::NewFile`] and [`Kind::Token`]. An older executord ignores
 /// unsupported kinds without an error.
-pub(crate) fn taken(container: &Container) -> Vec<Kind> {
+pub(crate) fn accepted_kinds(container: &Container) -> Vec<Kind> {
     let spec = container.spec.clone().unwrap_or_default();
     let mut kinds = vec![Kind::File, Kind::OldFile, Kind::Variable, Kind::Argument];
     if spec.secret_environment_names.iter().any(|name| name == SECRET_VARIABLE) {
@@ -256,11 +256,11 @@ mod tests {
     #[test]
     fn older_executord_reports_fewer_audit_inputs() {
         let mut container = Container::default();
-        assert_eq!(taken(&container).len(), 4);
+        assert_eq!(accepted_kinds(&container).len(), 4);
         let spec = container.spec.get_or_insert_default();
         spec.secret_environment_names = vec![SECRET_VARIABLE.into()];
         spec.secret_argument_indices = vec![SECRET_INDEX as u32];
-        assert_eq!(taken(&container).len(), 6);
+        assert_eq!(accepted_kinds(&container).len(), 6);
         let file = |path: &str| SecretFile { path: path.into(), mount_point: "/etc/x".into(), ..SecretFile::default() };
         container.files = vec![file("/etc/x/a"), file("/etc/x/b")];
         assert!(mounts(&container).is_empty(), "no process");

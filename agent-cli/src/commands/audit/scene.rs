@@ -63,7 +63,7 @@ impl SearchScope {
     }
 
     /// Finds all processes of the executor, with their roles.
-    fn cast(&self) -> Vec<(Process, Role)> {
+    fn processes(&self) -> Vec<(Process, Role)> {
         let all = Process::all();
         let named = |pid: u32, name: &str| all.iter().find(|process| process.pid == pid && process.name == name);
         let daemon = peer(&self.socket).and_then(|pid| named(pid, EXECUTORD)).or_else(|| {
@@ -88,9 +88,9 @@ impl SearchScope {
 
     /// Searches all processes and files; slow and blocking. `container` lists the host paths of the container's files.
     pub(crate) fn search(&self, needles: &Needles, container: &[PathBuf]) -> SearchHits {
-        let cast = self.cast();
+        let processes = self.processes();
         let mut search = Search::new(needles);
-        for (process, _) in &cast {
+        for (process, _) in &processes {
             search.process(process);
         }
         search.files(&self.run_dir);
@@ -105,12 +105,12 @@ impl SearchScope {
         }
         let mut report = search.report();
         for (role, name) in [(Role::Executord, EXECUTORD), (Role::Launcher, "executor-launcher")] {
-            if !cast.iter().any(|(_, one)| *one == role) {
+            if !processes.iter().any(|(_, one)| *one == role) {
                 let why = "the process is not in this pid namespace: run the audit in the pid namespace of executord";
                 report.unsearched.push(executor_residue::Unsearched { what: name.into(), why: why.into() });
             }
         }
-        SearchHits { report, roles: cast.into_iter().map(|(process, role)| (process.pid, role)).collect() }
+        SearchHits { report, roles: processes.into_iter().map(|(process, role)| (process.pid, role)).collect() }
     }
 
     /// Searches all of the machine's memory.
@@ -123,7 +123,7 @@ impl SearchScope {
 
 /// Returns true if a container's files contain a canary. Used for files that no longer exist at the time of the full
 /// search.
-pub(crate) fn holds(needles: &Needles, container: &[PathBuf], kind: Kind) -> bool {
+pub(crate) fn contains_canary(needles: &Needles, container: &[PathBuf], kind: Kind) -> bool {
     let mut search = Search::new(needles);
     container.iter().for_each(|path| search.files(path));
     search.report().hits.iter().any(|hit| hit.label == kind.name())

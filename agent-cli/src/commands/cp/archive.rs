@@ -111,7 +111,7 @@ pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure
             Ok(false) => tally.leave_out(&path, if entry.sparse { SPARSE } else { NO_FILE }),
             // A failure that concerns only this entry does not stop the copy.
             Err(failure) => match failure.wrapped::<WriteError>() {
-                Some(error) if !error.is_of_all() => tally.leave_out(&path, error.why()),
+                Some(error) if !error.affects_all_writes() => tally.leave_out(&path, error.why()),
                 _ => return Err(failure),
             },
         }
@@ -193,17 +193,17 @@ pub(crate) fn pack(
     let meta = if follow { fs::metadata(source) } else { fs::symlink_metadata(source) };
     let meta = meta.map_err(|error| Failure::Unread { path: source.to_owned(), source: error })?;
     match name {
-        Some(name) => packer.entry(source, name, &meta).or_else(gone)?,
-        None => packer.below(source, Path::new("")).or_else(gone)?,
+        Some(name) => packer.entry(source, name, &meta).or_else(ignore_broken_pipe)?,
+        None => packer.below(source, Path::new("")).or_else(ignore_broken_pipe)?,
     }
     let Packer { builder, tally } = packer;
     let ended = builder.into_inner().and_then(|mut out| out.flush());
-    ended.map_err(Failure::System).or_else(gone)?;
+    ended.map_err(Failure::System).or_else(ignore_broken_pipe)?;
     Ok(tally)
 }
 
 /// Ignores a broken pipe: the receiver has exited, and its response has the reason.
-fn gone(failure: Failure) -> Result<(), Failure> {
+fn ignore_broken_pipe(failure: Failure) -> Result<(), Failure> {
     match failure {
         Failure::Unread { source, .. } | Failure::System(source) if source.kind() == io::ErrorKind::BrokenPipe => {
             Ok(())
@@ -284,7 +284,7 @@ impl<W: Write> Packer<W> {
 }
 
 /// Forwards standard input to the queue.
-pub(crate) fn pass_on(mut from: impl Read, queue: &mpsc::Sender<Vec<u8>>) -> Result<(), Failure> {
+pub(crate) fn forward(mut from: impl Read, queue: &mpsc::Sender<Vec<u8>>) -> Result<(), Failure> {
     let mut buffer = vec![0; PIECE];
     loop {
         match from.read(&mut buffer) {

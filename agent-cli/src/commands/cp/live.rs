@@ -170,7 +170,7 @@ pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &s
     let (source, follow) =
         (from.path.to_owned(), from.follow || from.path.as_os_str().as_encoded_bytes().ends_with(b"/"));
     let packing = tokio::task::spawn_blocking(move || match standard_input {
-        true => archive::pass_on(std::io::stdin().lock(), &sender).map(|()| Tally::default()),
+        true => archive::forward(std::io::stdin().lock(), &sender).map(|()| Tally::default()),
         false => archive::pack(&source, follow, name.as_deref(), sender),
     });
     let answer = session.client.put_archive(&id, &directory, ReceiverStream::new(receiver)).await;

@@ -59,7 +59,7 @@ pub(super) fn lower(
         }
     }
     let secrets = Secrets::sort(source::read_all(sourced, stdin, variable)?)?;
-    make_room(&mut arguments, &secrets.arguments)?;
+    append_placeholders(&mut arguments, &secrets.arguments)?;
     let run = RunAction {
         path,
         args: arguments,
@@ -103,7 +103,7 @@ pub(super) fn lower(
         ..RunRequest::default()
     };
     if let Some(actions) = actions {
-        perform(&mut request, actions);
+        apply_actions(&mut request, actions);
     }
     args.network.apply(&mut request)?;
     args.logging.apply(&mut request)?;
@@ -138,7 +138,7 @@ fn named(args: &RunArgs) -> Named {
 
 /// Replaces the program of a request with a tree of actions. The flags that apply to the program then apply to all
 /// processes.
-fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
+fn apply_actions(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     let run = request.action.take().and_then(|action| action.run).unwrap_or_default();
     (request.setup, request.action) = (actions.setup.take(), actions.action.take());
     request.sidecars = std::mem::take(&mut actions.sidecars);
@@ -195,7 +195,7 @@ impl Secrets {
 }
 
 /// Appends an empty argument for each secret argument that directly follows the last argument.
-fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<(), Failure> {
+fn append_placeholders(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<(), Failure> {
     for SecretArgument { index, .. } in secrets {
         match usize::try_from(*index).unwrap_or(usize::MAX).cmp(&arguments.len()) {
             std::cmp::Ordering::Less => {} // executord checks that the argument is empty

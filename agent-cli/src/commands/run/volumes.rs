@@ -103,8 +103,8 @@ fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> 
     let inner = |known: &HostVolume| Some(Path::new(path).strip_prefix(&known.path).ok()?.display().to_string());
     let known = info.volumes.iter().filter_map(|known| Some((known, inner(known)?)));
     let Some((HostVolume { name, .. }, below)) = known.max_by_key(|(known, _)| known.path.len()) else {
-        if !info.host_paths.iter().any(|lent| Path::new(path).starts_with(lent)) {
-            return Err(not_lent(path, info));
+        if !info.host_paths.iter().any(|offered| Path::new(path).starts_with(offered)) {
+            return Err(not_offered(path, info));
         }
         volume.source = Some(Source::HostPath(HostPath { path: path.to_owned(), ..HostPath::default() }));
         return Ok(());
@@ -116,12 +116,13 @@ fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> 
 }
 
 /// Returns the error for a host path that executord does not offer, with the necessary configuration.
-fn not_lent(path: &str, info: &InfoResponse) -> String {
+fn not_offered(path: &str, info: &InfoResponse) -> String {
     let volumes = info.volumes.iter().map(|known| format!("{} ({})", known.name, known.path));
-    let lent: Vec<String> = volumes.chain(info.host_paths.iter().map(|lent| format!("paths below {lent}"))).collect();
-    let lent = if lent.is_empty() { "nothing".to_owned() } else { lent.join(", ") };
+    let offered: Vec<String> =
+        volumes.chain(info.host_paths.iter().map(|offered| format!("paths below {offered}"))).collect();
+    let offered = if offered.is_empty() { "nothing".to_owned() } else { offered.join(", ") };
     plain(&format!(
-        "--volume or --mount {path}: executord does not offer this path; it offers {lent}. To offer it, the operator \
+        "--volume or --mount {path}: executord does not offer this path; it offers {offered}. To offer it, the operator \
          (1) adds a table [[volumes]] with name and path = \"{path}\", or a directory above it to host_paths of [policy], in \
          executord's configuration file; (2) restarts executord; (3) for a volume that is not :ro, makes a \
          directory above it accessible only to root (chmod 0700), or mounts its file system nosuid"

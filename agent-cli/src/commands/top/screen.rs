@@ -60,9 +60,9 @@ impl Sort {
 
 /// Action that the caller must take after a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pressed {
+pub(crate) enum KeyAction {
     /// The screen must be redrawn.
-    Drawn,
+    Redraw,
     Quit,
 }
 
@@ -99,22 +99,22 @@ impl Screen {
     }
 
     /// Sets the current reading; the old reading becomes the previous reading.
-    pub(crate) fn take(&mut self, readings: Vec<ContainerStats>) {
+    pub(crate) fn set_readings(&mut self, readings: Vec<ContainerStats>) {
         self.before = std::mem::replace(&mut self.readings, readings);
     }
 
     /// Sets the node's state; `None` keeps the old state.
-    pub(crate) fn node(&mut self, info: Option<InfoResponse>) {
+    pub(crate) fn set_node(&mut self, info: Option<InfoResponse>) {
         self.node = info.or_else(|| self.node.take());
     }
 
     /// Sets the message on the last line.
-    pub(crate) fn say(&mut self, message: String) {
+    pub(crate) fn set_message(&mut self, message: String) {
         self.message = message;
     }
 
     /// Handles pressed keys.
-    pub(crate) fn press(&mut self, typed: &[u8]) -> Pressed {
+    pub(crate) fn press(&mut self, typed: &[u8]) -> KeyAction {
         let mut keys = typed;
         while let Some((key, rest)) = keys.split_first() {
             // Arrow keys and similar are sequences of three or four bytes that arrive together.
@@ -133,13 +133,13 @@ impl Screen {
             }
             keys = rest;
             match (*key, self.typing) {
-                (0x03, _) => return Pressed::Quit,
+                (0x03, _) => return KeyAction::Quit,
                 (b'\r' | b'\n', true) => self.typing = false,
                 (0x1b, true) => (self.typing, self.filter) = (false, String::new()),
                 (0x7f | 0x08, true) => drop(self.filter.pop()),
                 (b' '..=b'~', true) if self.filter.len() < FILTER_MAX => self.filter.push(char::from(*key)),
                 (_, true) => {}
-                (b'q', false) => return Pressed::Quit,
+                (b'q', false) => return KeyAction::Quit,
                 (b'/', false) => self.typing = true,
                 (b'r', false) => self.reverse = !self.reverse,
                 (b'j', false) => self.scrolled = self.scrolled.saturating_add(1),
@@ -153,7 +153,7 @@ impl Screen {
                 (_, false) => {}
             }
         }
-        Pressed::Drawn
+        KeyAction::Redraw
     }
 
     fn sort_by(&mut self, sort: Sort) {
@@ -267,7 +267,7 @@ mod tests {
 
     fn screen() -> Screen {
         let mut screen = Screen::new(Sort::Memory, false, String::new());
-        screen.take(vec![reading("web-1", 10, 3), reading("web-2", 30, 1), reading("db", 20, 2)]);
+        screen.set_readings(vec![reading("web-1", 10, 3), reading("web-2", 30, 1), reading("db", 20, 2)]);
         screen
     }
 
@@ -289,18 +289,18 @@ mod tests {
             (b"/\x1b", &["db", "web-1", "web-2"]),
             (b"/q\x7f\r", &["db", "web-1", "web-2"]),
         ] {
-            assert_eq!(screen.press(keys), Pressed::Drawn);
+            assert_eq!(screen.press(keys), KeyAction::Redraw);
             assert_eq!(ids(&screen), expected, "{keys:?}");
         }
-        assert_eq!(screen.press(b"q"), Pressed::Quit);
-        assert_eq!(screen.press(b"/\x03"), Pressed::Quit);
+        assert_eq!(screen.press(b"q"), KeyAction::Quit);
+        assert_eq!(screen.press(b"/\x03"), KeyAction::Quit);
     }
 
     /// At every terminal size, no line is too wide and the number of lines is not too large.
     #[test]
     fn screen_fits_every_terminal_size() {
         let mut screen = screen();
-        screen.say("a message".into());
+        screen.set_message("a message".into());
         for style in [Style::PLAIN, Style::COLOURED] {
             for (rows, columns) in [(1, 1), (2, 10), (4, 20), (5, 300), (24, 80)] {
                 screen.press(b"jjjjjjj");
