@@ -37,7 +37,7 @@ fn reference(text: &str) {
         }
         other => {
             let (path, _) =
-                other.file().unwrap_or_else(|| unreachable!("reference is neither of a registry nor of a file"));
+                other.file().unwrap_or_else(|| unreachable!("the reference names neither a registry nor a file"));
             assert!(path.is_absolute() && !path.components().any(|part| part == Component::ParentDir), "{printed}");
         }
     }

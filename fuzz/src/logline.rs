@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
         0 | 1 if !line.is_empty() => CHUNK_MAX.div_ceil(line.len()) + usize::from(*choice),
         _ => 1,
     };
-    comes_back(&[&line.repeat(times), rest].concat());
+    check_round_trip(&[&line.repeat(times), rest].concat());
 }
 
 /// Checks that each line is either rejected, or unchanged after it is written and parsed again.
@@ -35,7 +35,7 @@ fn read(bytes: &[u8]) {
 }
 
 /// Checks that the output is read back byte for byte.
-fn comes_back(printed: &[u8]) {
+fn check_round_trip(printed: &[u8]) {
     let (mut file, time) = (Vec::new(), Timestamp(1));
     for (content, complete) in split(printed) {
         assert!(content.len() <= CHUNK_MAX && !content.contains(&b'\n'));

@@ -13,7 +13,7 @@ fn chosen() -> fn(&[u8]) {
     let name = std::env::var("EXECUTOR_FUZZ_TARGET").unwrap_or_default();
     executor_fuzz::target(&name).unwrap_or_else(|| {
         let known: Vec<&str> = executor_fuzz::TARGETS.iter().map(|(name, _)| *name).collect();
-        eprintln!("EXECUTOR_FUZZ_TARGET is {name:?}; there are {}", known.join(", "));
+        eprintln!("EXECUTOR_FUZZ_TARGET is {name:?}; use one of {}", known.join(", "));
         std::process::exit(2)
     })
 }

@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     let printed = format!("{request:?}");
     if let Ok(plan) = &outcome {
         rules::plan(plan, &policy);
-        rules::travels(plan, &policy);
+        rules::check_round_trip(plan, &policy);
     }
     replace(&mut request);
     assert_eq!(plan_request(&request, &policy), outcome, "a message depends on a secret");
@@ -42,7 +42,8 @@ fn policy(choice: u8) -> Policy {
     }
 }
 
-/// Replaces every secret with another of the same length. A NUL is kept: its presence may be reported.
+/// Replaces every secret with another secret of the same length. NULs are kept, because an error may report their
+/// presence.
 fn replace(request: &mut RunRequest) {
     let text = |secret: &mut String| *secret = secret.bytes().map(|byte| if byte == 0 { '\0' } else { 'x' }).collect();
     let content = |file: &mut File| file.content.fill(b'x');

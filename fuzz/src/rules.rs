@@ -93,8 +93,9 @@ fn outputs(plan: &Plan, policy: &Policy) {
     }
 }
 
-/// Checks that a plan is unchanged after conversion to JSON and back, and that the launcher accepts it like the daemon.
-pub(crate) fn travels(plan: &Plan, policy: &Policy) {
+/// Checks that a plan is unchanged after conversion to JSON and back, and that the launcher, like the daemon, accepts
+/// the plan.
+pub(crate) fn check_round_trip(plan: &Plan, policy: &Policy) {
     let json = serde_json::to_vec(plan).expect("a plan is JSON");
     let back: Plan = serde_json::from_slice(&json).expect("a serialized plan is parsed");
     assert_eq!(&back, plan);

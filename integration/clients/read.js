@@ -1,6 +1,6 @@
-// Reads all bindings with the three JavaScript clients and prints the results; again on every SIGUSR2.
+// Reads all bindings with the three JavaScript clients and prints the results, at the start and on every SIGUSR2.
 //
-// The argument is the directory of the clients.
+// The argument is the directory that contains the clients.
 
 const fs = require('fs');
 const path = require('path');
@@ -47,7 +47,7 @@ function sapXsenv() {
   return { all: Object.keys(all).sort(), sql: all['a-db'] };
 }
 
-async function tell() {
+async function printBindings() {
   const seen = {
     'kube-service-bindings': await found(kubeServiceBindings),
     '@nebhale/service-bindings': await found(serviceBindings),
@@ -56,6 +56,6 @@ async function tell() {
   fs.writeSync(1, 'READ ' + JSON.stringify(seen) + '\n');
 }
 
-process.on('SIGUSR2', tell);
+process.on('SIGUSR2', printBindings);
 setInterval(() => {}, 1 << 30);
-tell();
+printBindings();

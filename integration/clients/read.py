@@ -1,6 +1,6 @@
-"""Reads all bindings with both Python clients and prints the results; again on every SIGUSR1.
+"""Reads all bindings with both Python clients and prints the results, at the start and on every SIGUSR1.
 
-The clients lie in the directory that is the argument.
+The argument is the directory that contains the clients.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pyservicebinding import binding
 
 
 def found(read):
-    """Returns the result of a client, or its error. One of them prints paths while it reads."""
+    """Returns the result of a client, or its error. Redirects standard output, because one client prints paths."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
             return read()

@@ -1,6 +1,7 @@
 """Makes the calls on its input over one persistent connection, with gRPC's C core.
 
-Usage: calls.py SOCKET, or calls.py HOST:PORT CERTIFICATE KEY CA. Reads lines of "METHOD REQUEST", the request in base64, and prints "OK" or the status of each answer.
+Usage: calls.py SOCKET, or calls.py HOST:PORT CERTIFICATE KEY CA. Reads lines of "METHOD REQUEST", with the request in base64.
+Prints "OK" or the error status for each line.
 """
 
 import base64

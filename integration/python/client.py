@@ -18,7 +18,7 @@ SCRIPT = "id -un; cat /etc/cf-service-bindings/db/password /run/one; echo to std
 
 
 class Executor:
-    """The service, with a method for each of its methods: takes the request as a dict, answers messages."""
+    """Client of the service, with a method for each RPC. A method takes the request as a dict and returns messages."""
 
     def __init__(self, channel, learn_from=None):
         pool = DescriptorPool(ProtoReflectionDescriptorDatabase(learn_from or channel))
@@ -46,7 +46,7 @@ def base64_of(text):
 
 
 def connect(address, files=()):
-    """A channel to a unix socket, or with the files of a certificate, its key and a CA to a port."""
+    """Returns a channel to a unix socket; with the files of a certificate, its key and a CA, a TLS channel to a port."""
     if not files:
         return grpc.insecure_channel(f"unix://{address}")
     certificate, key, ca = (open(file, "rb").read() for file in files)

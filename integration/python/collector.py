@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as ser
 
 
 def named(attributes):
-    """Attributes as a dict of their values."""
+    """Returns attributes as a dict of values by name."""
     return {one.key: next(iter(MessageToDict(one.value).values())) for one in attributes}
 
 
@@ -21,7 +21,7 @@ class Collector(service.TraceServiceServicer):
     def Export(self, request, context):
         for resource in request.resource_spans:
             for span in (span for scope in resource.scope_spans for span in scope.spans):
-                told = {
+                record = {
                     "name": span.name,
                     "trace": span.trace_id.hex(),
                     "span": span.span_id.hex(),
@@ -30,7 +30,7 @@ class Collector(service.TraceServiceServicer):
                     "attributes": named(span.attributes),
                     "resource": named(resource.resource.attributes),
                 }
-                print(json.dumps(told), flush=True)
+                print(json.dumps(record), flush=True)
         return messages.ExportTraceServiceResponse()
 
 

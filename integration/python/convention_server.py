@@ -37,7 +37,7 @@ def seen(context):
 
 
 def boms(context):
-    """Labels a template by the bills of materials of its images."""
+    """Labels a template with the number of bills of materials of its images."""
     count = sum(len(image.get("boms") or []) for image in context["spec"]["imageConfig"])
     labels = context["status"]["template"].setdefault("metadata", {}).setdefault("labels", {})
     if labels.get("boms") == str(count):
@@ -149,7 +149,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(200, {**context, "status": {}})
 
     def answer_cut(self, context):
-        """Announces more than it sends."""
+        """Announces more bytes than it sends."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", "1000000")
@@ -191,7 +191,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(307, b"", more=[("Location", f"http://127.0.0.1:{port}/internal")])
 
     def answer_nested(self, context):
-        """Objects within objects, as a part of an answer."""
+        """Answers with deeply nested objects in one field."""
         text = json.dumps(context)[:-1] + ', "x": ' + '{"a":' * 100000 + "1" + "}" * 100000 + "}"
         self.send(200, text.encode())
 
@@ -203,7 +203,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(200, context)
 
     def answer_deep(self, context):
-        """Lists within lists."""
+        """Answers with deeply nested lists."""
         self.send(200, b"[" * 1000000)
 
     def log_message(self, *arguments):
@@ -224,7 +224,7 @@ def main(certificate, key, _log):
     server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     print(server.server_address[1], flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    sys.stdin.read()  # exits with the test
+    sys.stdin.read()  # returns when the test closes the pipe
     STOPPED.set()
 
 

@@ -1,8 +1,8 @@
 """Calls GetSecrets in another language, as a container's program does.
 
 Usage: secrets_client.py SOCKET RUNTIME_SOCKET TOKEN_FILE. Gets the interface by reflection from SOCKET, calls RUNTIME_SOCKET with
-the token of TOKEN_FILE several times over one channel (each call ends its connection; the library makes another), then
-without a token, and prints what it saw as one JSON document.
+the token of TOKEN_FILE several times over one channel (the server closes the connection after each call; the library
+reconnects), then without a token, and prints the responses as one JSON document.
 """
 
 import json

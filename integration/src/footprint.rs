@@ -60,33 +60,33 @@ impl Footprint {
     /// Describes the resources that are not in `before`. Returns an empty string if there are none.
     pub fn added_since(&self, before: &Self) -> String {
         let mut left = String::new();
-        let mut tell = |what: &str, more: &dyn Debug| {
+        let mut report = |what: &str, more: &dyn Debug| {
             let _ = writeln!(left, "{what}: {more:?}");
         };
         if !self.mounts.is_subset(&before.mounts) {
-            tell("mounts", &self.mounts.difference(&before.mounts).collect::<Vec<_>>());
+            report("mounts", &self.mounts.difference(&before.mounts).collect::<Vec<_>>());
         }
         if !self.cgroups.is_subset(&before.cgroups) {
-            tell("cgroups", &self.cgroups.difference(&before.cgroups).collect::<Vec<_>>());
+            report("cgroups", &self.cgroups.difference(&before.cgroups).collect::<Vec<_>>());
         }
         if !self.processes.is_subset(&before.processes) {
-            tell("processes", &self.processes.difference(&before.processes).collect::<Vec<_>>());
+            report("processes", &self.processes.difference(&before.processes).collect::<Vec<_>>());
         }
         if !self.files.is_subset(&before.files) {
-            tell("files", &self.files.difference(&before.files).collect::<Vec<_>>());
+            report("files", &self.files.difference(&before.files).collect::<Vec<_>>());
         }
         for (which, (now, before)) in
             ["executord", "launcher"].iter().zip(self.descriptors.iter().zip(&before.descriptors))
         {
             if now.len() > before.len() {
-                tell(&format!("descriptors of {which}"), &(now, "there were", before));
+                report(&format!("descriptors of {which}"), &(now, "before:", before));
             }
         }
         if self.warm_pool > before.warm_pool {
-            tell("shells", &(self.warm_pool, "there were", before.warm_pool));
+            report("warm containers", &(self.warm_pool, "before:", before.warm_pool));
         }
         if self.remaining != before.remaining {
-            tell("capacity", &(self.remaining, "there was", before.remaining));
+            report("capacity", &(self.remaining, "before:", before.remaining));
         }
         left
     }
@@ -108,7 +108,7 @@ pub fn inventory_of(run_dir: &Path) -> Inventory {
     Inventory { mounts, cgroups: cgroups(run_dir) }
 }
 
-/// Returns the daemon's own cgroup in each hierarchy; its name is derived from the run directory.
+/// Returns the daemon's own cgroup in each hierarchy. The cgroup's name is derived from the run directory.
 pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
     let name = hex::encode(&Sha256::digest(run_dir.as_os_str().as_encoded_bytes())[..4]);
     let controllers = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());

@@ -53,7 +53,7 @@ pub struct GuideShell {
 /// Starts a daemon with the packaged configuration and the root file systems from the directory of `rootfs`.
 ///
 /// # Panics
-/// Panics if the packaged configuration names another directory.
+/// Panics if the packaged configuration does not contain `["/srv/rootfs"]`.
 pub fn packaged_daemon(rootfs: &Rootfs) -> Daemon {
     let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian/executor.toml");
     let packaged = fs::read_to_string(packaged).expect("the configuration of the package");
@@ -93,8 +93,8 @@ impl Guide {
                         let expected = expected.join("\n");
                         let _ = write!(
                             wrong,
-                            "{}:{line}: $ {command}\n--- the guide says (exit status {status}):\n{expected}\n--- it is \
-                             ({ended:?}):\n{printed}\n",
+                            "{}:{line}: $ {command}\n--- expected by the guide (exit status {status}):\n{expected}\n--- \
+                             actual (exit status {ended:?}):\n{printed}\n",
                             self.path.display()
                         );
                     }
@@ -151,18 +151,18 @@ fn parse(text: &str) -> Result<Vec<Step>, String> {
 
 fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
-    let mut goes_on = false;
+    let mut is_continued = false;
     for (number, text) in block {
         match (text.strip_prefix("$ "), steps.last_mut()) {
-            (Some(begun), _) if !goes_on => {
+            (Some(begun), _) if !is_continued => {
                 steps.push(Step::Command { line: *number, command: begun.to_owned(), expected: Vec::new(), status: 0 });
             }
             (_, Some(Step::Command { command, expected, status, .. })) => match text.strip_prefix("> ") {
-                Some(more) if goes_on => {
+                Some(more) if is_continued => {
                     command.push('\n');
                     command.push_str(more);
                 }
-                None if goes_on => return Err(format!("{number}: a continuation line must begin with `> `")),
+                None if is_continued => return Err(format!("{number}: a continuation line must begin with `> `")),
                 _ => match text.strip_prefix("[exit status ").and_then(|rest| rest.strip_suffix(']')) {
                     Some(reported) => {
                         *status = reported.parse().map_err(|_| format!("{number}: not an exit status: {reported}"))?;
@@ -172,7 +172,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
             },
             _ => return Err(format!("{number}: a session must begin with `$ `")),
         }
-        goes_on = text.ends_with('\\') && (text.starts_with("$ ") || goes_on);
+        is_continued = text.ends_with('\\') && (text.starts_with("$ ") || is_continued);
     }
     Ok(steps)
 }

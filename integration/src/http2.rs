@@ -297,7 +297,7 @@ impl RawClient {
                 }
             }
             let mut buffer = [0; 16_384];
-            let count = self.stream.read(&mut buffer).expect("something to read");
+            let count = self.stream.read(&mut buffer).expect("data from the peer");
             assert_ne!(count, 0, "the connection was closed");
             self.read.extend_from_slice(&buffer[..count]);
         }

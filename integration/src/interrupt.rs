@@ -10,7 +10,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Exit code of a program that was terminated by Ctrl-C. As in shells, this is 128 plus the number of SIGINT.
 const EXIT_CODE: i32 = 130;
 
-/// Catches Ctrl-C and SIGTERM. After the first signal, the next [`go_on`] returns an error. A second signal terminates
+/// Catches Ctrl-C and SIGTERM. After the first signal, the next [`check`] returns an error. A second signal terminates
 /// the process immediately.
 ///
 /// Starts a thread. A process with several threads cannot enter a mount namespace, so enter one before this call.
@@ -45,7 +45,7 @@ pub fn watch() -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Returns an error if an interrupt has occurred.
-pub fn go_on() -> anyhow::Result<()> {
+pub fn check() -> anyhow::Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
     Ok(())
 }

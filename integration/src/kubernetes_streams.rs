@@ -251,7 +251,7 @@ impl PortForward {
             if is_met(received) {
                 return received.clone();
             }
-            self.read_frame().unwrap_or_else(|error| panic!("the session continues: {error}"));
+            self.read_frame().unwrap_or_else(|error| panic!("the session ended: {error}"));
         }
     }
 

@@ -61,7 +61,7 @@ impl Rootfs {
 
 fn list(dir: &Path, found: &mut Vec<(PathBuf, bool, u64)>) {
     for entry in fs::read_dir(dir).expect("readable").flatten() {
-        let meta = entry.path().symlink_metadata().expect("there");
+        let meta = entry.path().symlink_metadata().expect("metadata");
         found.push((entry.path(), meta.is_dir(), meta.len()));
         if meta.is_dir() {
             list(&entry.path(), found);

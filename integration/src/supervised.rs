@@ -245,7 +245,7 @@ fn start_launcher(input: NodeInput<'_>) -> Result<Process, String> {
     // Until the new process listens, connections are refused or reach the earlier launcher's socket: a process that the
     // earlier launcher forked may still have the socket open.
     let pid = child.id() as i32;
-    come_up("executor-launcher", home, Some(&mut child), || {
+    wait_until_ready("executor-launcher", home, Some(&mut child), || {
         let connection = Seqpacket::connect(&socket).ok()?;
         let listens = rustix::net::sockopt::socket_peercred(connection.as_fd()).ok()?.pid;
         (listens.as_raw_nonzero().get() == pid).then_some(())
@@ -257,7 +257,7 @@ fn start_executord(input: NodeInput<'_>) -> Result<(Process, Api), String> {
     let home = input.0;
     let mut child = spawn(input, "executord", "--user")?;
     let socket = home.join("run/executor.sock");
-    let api = come_up("executord", home, Some(&mut child), || Api::connect(&socket).ok())?;
+    let api = wait_until_ready("executord", home, Some(&mut child), || Api::connect(&socket).ok())?;
     serves(&api)?;
     Ok((Process::new(child)?, api))
 }
@@ -265,12 +265,12 @@ fn start_executord(input: NodeInput<'_>) -> Result<(Process, Api), String> {
 /// Waits until executord is connected to its launcher.
 fn serves(api: &Api) -> Result<(), String> {
     let home = Path::new("");
-    come_up("executord's connection to its launcher", home, None, || {
+    wait_until_ready("executord's connection to its launcher", home, None, || {
         api.try_info().ok().filter(|info| info.launcher_connected).map(drop)
     })
 }
 
-fn come_up<T>(
+fn wait_until_ready<T>(
     what: &str,
     home: &Path,
     mut child: Option<&mut Child>,

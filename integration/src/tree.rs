@@ -114,7 +114,7 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
         let (at, bottom) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
         let bottom = open_dir(bottom.path()).expect("a directory");
         let opened = store.open(&layers).expect("the layers");
-        // overlayfs needs at least two lower directories.
+        // Without an upper directory, overlayfs needs at least two lower directories.
         let lower: Vec<_> = std::iter::once(&bottom).chain(&opened.dirs).map(AsFd::as_fd).collect();
         overlay(&lower, None, open_dir(at.path()).expect("a directory").as_fd()).expect("an overlay");
         let all = listing(at.path());
@@ -134,8 +134,8 @@ pub fn differing_paths<'a>(
 
 /// Describes every difference.
 pub fn differences(ours: &BTreeMap<PathBuf, String>, theirs: &BTreeMap<PathBuf, String>) -> Vec<String> {
-    let tell = |name: &PathBuf| format!("{name:?}:\n  ours   {:?}\n  theirs {:?}", ours.get(name), theirs.get(name));
-    differing_paths(ours, theirs).into_iter().map(tell).collect()
+    let line = |name: &PathBuf| format!("{name:?}:\n  ours   {:?}\n  theirs {:?}", ours.get(name), theirs.get(name));
+    differing_paths(ours, theirs).into_iter().map(line).collect()
 }
 
 /// Returns the tree of a running container as seen by its root. `lister` is the program of

@@ -2,7 +2,7 @@
 //!
 //! The inputs are the dist binaries, their generated manual pages and completions, `systemd/`, `packaging/debian/` and
 //! the documentation as a book. The build is reproducible: the same binaries and commit result in the same file. The
-//! build uses dpkg-deb, which every Debian has, instead of debhelper. `packaging/debian/` has the few files that
+//! build uses dpkg-deb, which every Debian system has, instead of debhelper. `packaging/debian/` has the few files that
 //! debhelper would generate.
 //!
 //! Only the architectures amd64 and arm64 are supported. The package depends on the C library that the binaries were
@@ -95,7 +95,7 @@ fn libc(workspace: &Workspace) -> anyhow::Result<String> {
     let mut highest = (2, 0);
     for name in dist::PROGRAMS.into_iter().filter(|name| *name != dist::LAUNCHER) {
         let path = workspace.dist().join(name);
-        let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         for word in bytes.split(|byte| *byte == 0).filter_map(|word| word.strip_prefix(b"GLIBC_2.")) {
             if let Some(minor) = std::str::from_utf8(word).ok().and_then(|word| word.split('.').next()?.parse().ok()) {
                 highest = highest.max((2, minor));

@@ -124,7 +124,7 @@ fn cgroup_above(cgroups: &[PathBuf]) -> anyhow::Result<String> {
     Ok(above.context("the container has no cgroup")?.to_owned())
 }
 
-fn report_result(screen: &mut Screen, ended: &container::Ended) {
+fn report_result(screen: &mut Screen, ended: &container::ContainerResult) {
     screen.heading("The result");
     screen.facts(ended.facts());
     screen.claim("the process exited by itself on SIGTERM, with exit status 0", ended.exit_status == Some(0));

@@ -2,7 +2,7 @@
 //!
 //! The launcher is static, so that its shims are small and load no libraries. The other programs are dynamic. No musl
 //! target is necessary: glibc comes with gcc and can be linked statically. A rustc wrapper adds the flag for static
-//! linking only to the launcher. So a single cargo run builds all programs, and builds each dependency once.
+//! linking only to the launcher. Therefore, a single cargo run builds all programs, and builds each dependency once.
 //!
 //! Cargo works in `target/dist-build/`; `target/dist/` holds only the finished files.
 
@@ -64,9 +64,9 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Builds the programs under test, and returns their directory. They have the profile of the tests, so that each crate
-/// is compiled once. Cargo.toml optimizes the crates that wipe secrets, because an optimizer might remove a wipe. The
-/// release binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
+/// Builds the programs under test, and returns their directory. The programs have the profile of the tests, so that
+/// each crate is compiled once. Cargo.toml optimizes the crates that wipe secrets, because an optimizer might remove a
+/// wipe. The release binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
 pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     let (debug, dir) = (workspace.target.join("debug"), workspace.target.join("tested"));
@@ -93,9 +93,10 @@ fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
     for (name, program) in LINKS {
         let link = dir.join(name);
         if link.symlink_metadata().is_ok() {
-            std::fs::remove_file(&link).with_context(|| link.display().to_string())?;
+            std::fs::remove_file(&link).with_context(|| format!("cannot remove {}", link.display()))?;
         }
-        std::os::unix::fs::symlink(program, &link).with_context(|| link.display().to_string())?;
+        std::os::unix::fs::symlink(program, &link)
+            .with_context(|| format!("cannot create the link {}", link.display()))?;
     }
     Ok(LINKS)
 }
@@ -108,7 +109,7 @@ pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> 
 }
 
 /// Builds executord and executor-launcher without wiping (feature `residue-control`), and returns their directory. A
-/// test uses them to prove that the residue search would find residue. They are debug binaries, because the feature
+/// test uses them to prove that the residue search would find residue. Both are debug binaries, because the feature
 /// does not compile otherwise.
 pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const CONTROLS: [&str; 2] = [DAEMON, LAUNCHER];
@@ -126,7 +127,7 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         install(&built, &dir.join(name))?;
         // Remove the control, so that it is not used as an ordinary binary. The next build recreates the ordinary
         // binary.
-        std::fs::remove_file(&built).with_context(|| built.display().to_string())?;
+        std::fs::remove_file(&built).with_context(|| format!("cannot remove {}", built.display()))?;
     }
     Ok(dir)
 }
@@ -141,7 +142,7 @@ pub(crate) fn build_launcher_with_manual(workspace: &Workspace) -> anyhow::Resul
 }
 
 /// Builds the daemons and agent-cli without optimization, and returns their directory. The demo uses them, because it
-/// needs neither speed nor front ends. They share most dependencies with xtask and with the tests.
+/// needs neither speed nor front ends. The programs share most dependencies with xtask and with the tests.
 pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     step("Building executord, executor-launcher and agent-cli, not optimized");

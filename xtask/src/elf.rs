@@ -1,7 +1,7 @@
 //! Checks by the ELF header that a binary is static, because tools for this check may not be installed.
 //!
-//! A static program has no PT_INTERP segment, because no dynamic loader runs before it. It has no DT_NEEDED entry,
-//! because it needs no library. (A static-pie has a PT_DYNAMIC segment for its own relocations.)
+//! A static program has no PT_INTERP segment, because no dynamic loader runs before it. A static program also has no
+//! DT_NEEDED entry, because it needs no library. (A static-pie has a PT_DYNAMIC segment for its own relocations.)
 
 use std::path::Path;
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_is_an_error() {
+    fn truncated_elf_file_is_refused() {
         assert!(check(b"\x7fELF\x02\x01").is_err());
     }
 }

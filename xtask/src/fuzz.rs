@@ -118,7 +118,7 @@ impl<'a> Engine<'a> {
             regressions: home.join("regressions").join(target),
         };
         for dir in [&engine.found, &engine.stored, &engine.regressions] {
-            fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+            fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
         Ok(engine)
     }
@@ -140,7 +140,7 @@ impl<'a> Engine<'a> {
             command.arg(format!("-fork={}", options.jobs));
         }
         command.args([&self.found, &self.stored, &self.regressions]);
-        command.stderr(fs::File::create(&log).with_context(|| log.display().to_string())?);
+        command.stderr(fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?);
         let status = command.status().with_context(|| format!("cannot run {}", self.program.display()))?;
         let reported = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
         if !status.success() {

@@ -1,5 +1,5 @@
-//! Lists what the commands require besides Rust. Each entry has a reason, a check, and the Debian package that provides
-//! the requirement.
+//! Lists the requirements of the commands, except Rust. Each entry has a reason, a check, and the Debian package that
+//! provides the requirement.
 //!
 //! If xtask runs as root and apt-get exists, missing packages are installed. Otherwise the error lists them.
 
@@ -74,7 +74,7 @@ const PLUGINS: Need = Need {
 /// Needed by every `cargo xtask test`, even without root.
 pub(crate) const TEST: [Need; 2] = [
     Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") },
-    Need { package: "perl-base", reason: "a process that forks and ends", sign: Sign::File("/usr/bin/perl") },
+    Need { package: "perl-base", reason: "runs a process that forks and exits", sign: Sign::File("/usr/bin/perl") },
 ];
 
 /// Needed by the tests that require root.
@@ -88,7 +88,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     },
     GO,
     Need { package: "nodejs", reason: "service binding clients in JavaScript", sign: Sign::Program("node") },
-    Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
+    Need { package: "npm", reason: "installs the JavaScript clients", sign: Sign::Program("npm") },
     IPROUTE,
     IPTABLES,
     NFTABLES,

@@ -117,9 +117,9 @@ fn flags() -> anyhow::Result<Vec<String>> {
 fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
     step("Checking that faults are reported");
     let dir = target_dir(workspace);
-    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let (source, program) = (dir.join("faulty.rs"), dir.join("faulty"));
-    fs::write(&source, FAULTY).with_context(|| source.display().to_string())?;
+    fs::write(&source, FAULTY).with_context(|| format!("cannot write {}", source.display()))?;
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut build = Command::new(rustc);
     build.args(["--edition=2024", "--target", &workspace.host]).args(flags).arg(&source).arg("-o").arg(&program);

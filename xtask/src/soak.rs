@@ -59,7 +59,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         let mut variables = vec![("EXECUTOR_LIVES", options.lives.to_string())];
         if let Some(json) = &options.json {
             // Make the path absolute, because the test runs in another directory.
-            let json = std::path::absolute(json).with_context(|| json.display().to_string())?;
+            let json = std::path::absolute(json).with_context(|| format!("cannot resolve {}", json.display()))?;
             variables.push(("EXECUTOR_LIVES_JSON", json.display().to_string()));
         }
         passed &= test("supervise", "lives::", &variables)?;

@@ -23,11 +23,11 @@ const QUOTA_TEST: &str = "project_quota_enforces_disk_limit";
 
 /// Program of `integration` whose modules do not run concurrently, because its tests compare the names of all network
 /// namespaces of the host.
-const WHOLE: &str = "network";
+const UNDIVIDED_PROGRAM: &str = "network";
 
-/// Test modules that run a second time without warm containers, unless `--warm-pool` is given. So the tests cover warm
-/// and cold creation of containers.
-const BOTH_WAYS: [(&str, &str); 5] = [
+/// Test modules that run a second time without warm containers, unless `--warm-pool` is given. The two runs cover the
+/// warm and the cold creation of containers.
+const RUN_TWICE: [(&str, &str); 5] = [
     ("secrets", "attacks"),
     ("secrets", "residue"),
     ("recover", "crash"),
@@ -35,9 +35,9 @@ const BOTH_WAYS: [(&str, &str); 5] = [
     ("launch", "isolation"),
 ];
 
-/// Tests in the modules of [`BOTH_WAYS`] that create no container, or whose containers are always created in the same
+/// Tests in the modules of [`RUN_TWICE`] that create no container, or whose containers are always created in the same
 /// manner.
-const ONE_WAY: [&str; 4] = [
+const RUN_ONCE: [&str; 4] = [
     "installation_is_repaired",
     "kill_during_fetch_or_renewal",
     "control_without_wipe_leaves_secrets",
@@ -116,12 +116,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
 }
 
 /// Returns one run for each program. For a program of `integration`, returns one run for each of its modules, and a
-/// second run without warm containers for some modules. [`WHOLE`] has one run, and without root every program has one.
+/// second run without warm containers for some modules. [`UNDIVIDED_PROGRAM`] has one run. Without root, every program
+/// has one run.
 fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyhow::Result<Vec<Job<'a>>> {
     let filter = options.filter.as_deref();
     let mut jobs = Vec::new();
     for program in programs {
-        if !with_root || program.package != "integration" || program.name == WHOLE {
+        if !with_root || program.package != "integration" || program.name == UNDIVIDED_PROGRAM {
             // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
             let root = with_root.then_some("--include-ignored");
             let arguments = filter.into_iter().chain(root).map(str::to_owned).collect();
@@ -133,8 +134,8 @@ fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyh
         for (module, mut tests) in program.modules()? {
             tests.retain(is_wanted);
             jobs.extend(Job::from_tests(program, &module, tests.clone(), None));
-            if filter.is_none() && options.warm_pool.is_none() && BOTH_WAYS.contains(&(&program.name, &module)) {
-                tests.retain(|test| !ONE_WAY.iter().any(|name| test.contains(name)));
+            if filter.is_none() && options.warm_pool.is_none() && RUN_TWICE.contains(&(&program.name, &module)) {
+                tests.retain(|test| !RUN_ONCE.iter().any(|name| test.contains(name)));
                 jobs.extend(Job::from_tests(program, &format!("{module} without warm containers"), tests, Some("0")));
             }
         }

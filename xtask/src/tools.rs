@@ -45,8 +45,9 @@ impl Tool {
         cargo.arg(format!("={version}")).arg("--root").arg(&root).arg("--target-dir").arg(root.join("build"));
         workspace::run(&mut cargo).with_context(|| {
             format!(
-                "{name} is not installed and could not be built; where crates.io can be reached, run `cargo \
-                 install --locked {name} --version ={version}`, and copy the program into a directory in PATH here"
+                "{name} is not installed and could not be built; on a machine that can reach crates.io, run `cargo \
+                 install --locked {name} --version ={version}`, then copy the program into a directory in PATH on this \
+                 machine"
             )
         })?;
         // Keep only the program.

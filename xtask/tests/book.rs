@@ -40,7 +40,7 @@ fn differences(pages: &[String], summary: &str) -> Vec<String> {
     let missing = pages.iter().filter(|page| !entries.contains_key(*page)).map(|page| format!("{page} is missing"));
     let unknown =
         entries.keys().filter(|target| !pages.contains(target)).map(|target| format!("{target} does not exist"));
-    let twice = entries.iter().filter(|(_, count)| **count > 1).map(|(target, _)| format!("{target} is there twice"));
+    let twice = entries.iter().filter(|(_, count)| **count > 1).map(|(target, _)| format!("{target} is listed twice"));
     missing.chain(unknown).chain(twice).collect()
 }
 
@@ -59,7 +59,7 @@ fn summary_faults_are_found() {
     let pages = ["a.md", "b/c.md"].map(str::to_owned);
     assert_eq!(differences(&pages, "- [A](a.md)\n  - [C](b/c.md)\n"), [""; 0]);
     let faults = differences(&pages, "[A](a.md)\n- [A](a.md)\n- [D](d.md)\n");
-    assert_eq!(faults, ["b/c.md is missing", "d.md does not exist", "a.md is there twice"]);
+    assert_eq!(faults, ["b/c.md is missing", "d.md does not exist", "a.md is listed twice"]);
 }
 
 /// The entry of a decision has the number and the title of the decision's page.
@@ -127,8 +127,8 @@ fn architecture_names_folders_that_exist() {
     assert!(missing.is_empty(), "ARCHITECTURE.md: {missing:?}");
 }
 
-/// Returns the steps of the two paths in ARCHITECTURE.md. Each has a file, below `executor/` or the root, and a
-/// function.
+/// Returns the steps of the two paths in ARCHITECTURE.md. Each step names a file, relative to `executor/` or to the
+/// root, and a function.
 fn steps(page: &str) -> Vec<(&str, &str)> {
     let is_step = |line: &&str| line.split_once(". `").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
     let steps = page.lines().filter(is_step).map(|line| {

@@ -146,7 +146,7 @@ fn dependency_on_front_end_is_found() {
 
 /// The control: an unused dependency is found.
 #[test]
-fn an_unused_dependency_is_found() {
+fn unused_dependency_is_found() {
     let home = tempfile::tempdir().unwrap();
     let manifest = "[package]\nname = \"x\"\n[package.metadata.cargo-machete]\nignored = [\"c\"]\n\
                     [dependencies]\na-b = \"1\"\nb = \"1\"\nc = \"1\"\n[dev-dependencies]\nd = { workspace = true }\n";

@@ -31,13 +31,13 @@ fn files(dir: &Path, kind: &str, found: &mut Vec<PathBuf>) {
 
 /// All source files that a document names exist. A name matches the end of a path, as in `shim/update.rs`.
 #[test]
-fn every_source_that_is_named_is_there() {
+fn every_named_source_file_exists() {
     let mut sources = Vec::new();
     files(&root(), "rs", &mut sources);
     let is_there = |name: &str| sources.iter().any(|source| source.ends_with(name));
     assert!(
         is_there("tests/documents.rs") && !is_there("tests/no-such.rs"),
-        "control failed: a file is not found, or a missing file is"
+        "control failed: an existing file is not found, or a missing file is found"
     );
     let mut missing = Vec::new();
     for document in documents() {
@@ -73,10 +73,14 @@ fn every_decision_has_its_own_number() {
     for entry in fs::read_dir(root().join("docs/adr")).expect("docs/adr").flatten() {
         let name = entry.file_name().into_string().expect("a name");
         let number = name.split_once('-').and_then(|(number, _)| number.parse().ok().filter(|_| number.len() == 4));
-        let number: u32 = number.unwrap_or_else(|| panic!("docs/adr/{name}: no number of four digits in front"));
+        let number: u32 =
+            number.unwrap_or_else(|| panic!("docs/adr/{name}: the name must begin with a number of four digits"));
         let text = fs::read_to_string(entry.path()).expect("a decision");
         let title = text.lines().next().unwrap_or_default();
-        assert!(title.starts_with(&format!("# {number}. ")), "docs/adr/{name} begins with another number: {title}");
+        assert!(
+            title.starts_with(&format!("# {number}. ")),
+            "docs/adr/{name}: the title must begin with `# {number}. `: {title}"
+        );
         if let Some(other) = numbers.insert(number, name.clone()) {
             panic!("docs/adr/{other} and docs/adr/{name} have the same number");
         }

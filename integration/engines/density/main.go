@@ -1,9 +1,10 @@
-// Command density fills a node through the Kubernetes runtime interface and measures what a kubelet calls on a full node.
+// Command density fills a node through the Kubernetes runtime interface and measures the calls that a kubelet makes on
+// a full node.
 //
 //	density -endpoint unix:///run/executor/cri.sock [-pods 110] [-lists 20] [-image IMAGE]
 //
-// It creates pods with one sleeping container each, and calls every list. It prints the measured times in milliseconds as
-// one line of JSON, waits until its standard input ends, and removes the pods.
+// It creates pods with one sleeping container each, and calls every List method. It prints the measured times in
+// milliseconds as one line of JSON, waits until its standard input is closed, and removes the pods.
 package main
 
 import (
@@ -23,7 +24,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// timeout is the kubelet's time limit of a call.
+// timeout is the kubelet's time limit for a call.
 const timeout = 2 * time.Minute
 
 func milliseconds(call func() error) (float64, error) {
@@ -71,8 +72,8 @@ func fill(ctx context.Context, runtime cri.RuntimeServiceClient, pods int, image
 	return times, nil
 }
 
-// lists calls each list of the interface and returns its times, without the calls that the runtime does not implement.
-// Each response must have all the pods.
+// lists calls each List method of the interface and returns the times by method. Methods that the runtime does not
+// implement are skipped. Each response must have one entry for each pod.
 func lists(ctx context.Context, runtime cri.RuntimeServiceClient, pods, rounds int) (map[string][]float64, error) {
 	calls := map[string]func() (int, error){
 		"ListPodSandbox": func() (int, error) {
@@ -104,7 +105,7 @@ func lists(ctx context.Context, runtime cri.RuntimeServiceClient, pods, rounds i
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			if number != pods {
-				return nil, fmt.Errorf("%s: %d of %d", name, number, pods)
+				return nil, fmt.Errorf("%s returned %d entries, expected %d", name, number, pods)
 			}
 			times[name] = append(times[name], took)
 		}
@@ -159,7 +160,7 @@ func main() {
 	log.SetPrefix("density: ")
 	endpoint := flag.String("endpoint", "", "`address` of the runtime")
 	pods := flag.Int("pods", 110, "`number` of pods")
-	rounds := flag.Int("lists", 20, "`number` of calls of each list")
+	rounds := flag.Int("lists", 20, "`number` of calls of each List method")
 	image := flag.String("image", "registry.k8s.io/e2e-test-images/busybox:1.29-2", "`image` of the containers")
 	flag.Parse()
 	connection, err := grpc.NewClient(*endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -64,6 +64,6 @@ fn churn_leaves_nothing() {
     }
     wait::until_ok("executor-cri has no more descriptors than before", || {
         let now = host::descriptors(node.pid() as i32);
-        if now <= descriptors { Ok(()) } else { Err(format!("{now}, there were {descriptors}")) }
+        if now <= descriptors { Ok(()) } else { Err(format!("{now} descriptors, {descriptors} before")) }
     });
 }

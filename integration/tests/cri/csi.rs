@@ -1,4 +1,4 @@
-//! Inline volumes of secrets, published as a kubelet does: rules C52 to C55.
+//! Tests inline volumes of secrets, published as by a kubelet: rules C52 to C55.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -158,8 +158,8 @@ impl Drop for SubPath {
 }
 
 /// Rules C52 and C53: the host has names and empty files, and the containers of the pod have the values, even with a
-/// `subPath`. A changed secret is replaced. A repeated equal request has no effect. Neither executor-cri, its records
-/// nor any file of the host has a value.
+/// `subPath`. A changed secret is replaced. A repeated identical request has no effect. Neither executor-cri, its
+/// records nor any file of the host has a value.
 #[test]
 fn volumes_become_files_of_containers() {
     let shelf = Shelf::new();
@@ -216,7 +216,7 @@ fn volumes_become_files_of_containers() {
         "cd /run/secrets; cat all/db/user all/token db/user /etc/token /linked/token; stat -L -c %a:%g all/db/password";
     assert_eq!(output(&node, &id, read), "first userfirst tokenfirst userfirst tokenfirst token440:4321\n");
     let password = "cat /run/secrets/db/password";
-    assert_eq!(output(&node, &id, password), canary.as_str(), "the control: the program has the value");
+    assert_eq!(output(&node, &id, password), canary.as_str(), "control: the program has the value");
     let mounted = output(&node, &id, "cat /proc/mounts");
     assert!(!mounted.contains("executor-csi"), "the volume of the host is not mounted: {mounted}");
     shelf.put("token", "second token");
@@ -232,7 +232,7 @@ fn volumes_become_files_of_containers() {
         search.files(root);
         search.report()
     };
-    assert!(!report(shelf.path()).hits.is_empty(), "the control: the provider's file is found");
+    assert!(!report(shelf.path()).hits.is_empty(), "control: the provider's file is found");
     assert_eq!(report(node.daemon.setup().home()).hits.len(), 0);
     assert_eq!(fs::read(target.join("db/password")).unwrap(), b"");
     let record = fs::read_to_string(&records(&node)[0]).unwrap();

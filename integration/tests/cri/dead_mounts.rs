@@ -44,7 +44,7 @@ impl Stage {
     }
 
     /// Makes list calls and all calls for another pod.
-    fn others_go_on(&self) {
+    fn check_other_pods(&self) {
         let node = &self.node;
         let mut runtime = node.runtime();
         node.block_on(async {
@@ -82,12 +82,13 @@ fn check_creation(aborts: bool) {
         request.set_timeout(DEADLINE);
         node.block_on(runtime.create_container(request)).map(|answer| answer.into_inner().container_id)
     };
-    // The default time limit of the phase is 300 s, so the 2-minute deadline of a kubelet would end the call first.
+    // `create_seconds` is 20 in this test. With the default of 300 s, the 2-minute deadline of a kubelet would end the
+    // call first.
     std::thread::scope(|scope| {
         let refused = scope.spawn(|| call(&create));
         wait::until("the creation waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));
-        stage.others_go_on();
-        assert!(!refused.is_finished(), "the other calls have waited for the creation");
+        stage.check_other_pods();
+        assert!(!refused.is_finished(), "calls for another pod waited for the creation");
         let refused = refused.join().unwrap().unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
         assert!(refused.message().contains("phase `create` exceeded its time limit"), "{refused:?}");
@@ -97,7 +98,7 @@ fn check_creation(aborts: bool) {
         assert!(again.message().contains("in quarantine"), "{again:?}");
     };
     again();
-    stage.others_go_on();
+    stage.check_other_pods();
     again();
     let Stage { mut fuse, node, .. } = stage;
     if aborts {
@@ -170,7 +171,7 @@ fn dead_mount_delays_its_own_stop() {
         let stop = scope.spawn(|| node.stop_container(&id, 0));
         wait::until("the container is in quarantine", || node.daemon.api.get(&id).unwrap().quarantine.map(drop));
         assert_eq!(node.status(&id).unwrap().state(), ContainerState::ContainerRunning);
-        stage.others_go_on();
+        stage.check_other_pods();
         assert!(!stop.is_finished());
         stage.fuse.hold(Held::Nothing);
         stop.join().unwrap().unwrap();

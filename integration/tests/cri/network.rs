@@ -85,7 +85,11 @@ fn hanging_plugins_do_not_block_removals() {
     let sandbox = node.run_sandbox(&node.networked_sandbox("a")).unwrap();
     node.stop_sandbox(&sandbox).unwrap();
     assert_eq!(network.calls(), ["ADD hanging netns", "DEL hanging netns"]);
-    assert_ne!(network.leftovers(node.daemon.setup()), Vec::<String>::new(), "the plugin did not remove it");
+    assert_ne!(
+        network.leftovers(node.daemon.setup()),
+        Vec::<String>::new(),
+        "control: the network exists until the retry succeeds"
+    );
     node.remove_sandbox(&sandbox).unwrap();
     wait::until("another attempt", || (network.calls().len() > 2).then_some(()));
     std::fs::remove_file(hung).unwrap();

@@ -55,8 +55,8 @@ fn ends_are_seen_after_a_restart() {
 }
 
 /// While executord and the launcher restart, no status changes, and calls fail only with UNAVAILABLE. The launcher is
-/// frozen before it is killed, and thawed after executord has logged that it waits. A frozen launcher still exists, and
-/// its socket accepts connections.
+/// frozen before it is killed, and thawed after executord has logged that executord waits. A frozen launcher still
+/// exists, and its socket accepts connections.
 #[test]
 fn statuses_stay_while_executord_restarts() {
     let mut node = KubernetesNode::start();
@@ -126,7 +126,7 @@ fn living_launcher_is_not_waited_for() {
         count("waiting for the launcher to respond or to exit") == before
     };
     assert!((0..5).any(|_| restart_without_wait()));
-    assert_eq!(count("launcher started"), 1, "the control: it is the same launcher");
+    assert_eq!(count("launcher started"), 1, "control: the launcher was not restarted");
 }
 
 /// A cgroup whose processes survive SIGKILL until they are thawed. Only cgroup version 1 has such cgroups. Under

@@ -178,7 +178,7 @@ fn values_are_in_the_container_alone() {
     );
     assert!(!log.contains(file.as_str()) && !log.contains(variable.as_str()), "{log}");
     let shown = output(&node, &id, "cat /run/s/file; echo $SECRET");
-    assert_eq!(shown, format!("{}{}\n", file.as_str(), variable.as_str()), "the control: the program has both values");
+    assert_eq!(shown, format!("{}{}\n", file.as_str(), variable.as_str()), "control: the program has both values");
 
     let container = ContainerStatusRequest { container_id: id.clone(), verbose: true };
     let pod = PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: true };
@@ -188,7 +188,7 @@ fn values_are_in_the_container_alone() {
         bytes(&node.block_on(runtime.list_containers(ListContainersRequest::default())).unwrap().into_inner()),
         bytes(&node.block_on(runtime.list_pod_sandbox(ListPodSandboxRequest::default())).unwrap().into_inner()),
     ];
-    assert!(answers[1].windows(6).any(|part| part == b"shelf:" || part == b"\"shelf"), "the control: names are shown");
+    assert!(answers[1].windows(6).any(|part| part == b"shelf:" || part == b"\"shelf"), "control: names are shown");
     let mut needles = Needles::new().unwrap();
     for (label, canary) in [("file", &file), ("variable", &variable), ("ordinary", &ordinary)] {
         needles.add(label, canary.as_bytes());
@@ -202,7 +202,7 @@ fn values_are_in_the_container_alone() {
         search.report()
     };
     let report = search(true);
-    assert!(report.hits.iter().any(|hit| hit.label == "ordinary"), "the control: its log is found");
+    assert!(report.hits.iter().any(|hit| hit.label == "ordinary"), "control: the ordinary value is found in the log");
     assert!(report.hits.iter().all(|hit| hit.label == "ordinary"), "{report:?}");
     node.remove_container(&id).unwrap();
     for _ in 0..5 {
@@ -259,7 +259,7 @@ fn references_require_rules() {
     write_rules(home, "[[cri.secrets]]\nservice_accounts = 5\n");
     has_code(&node.create(&sandbox, &config).unwrap_err(), Code::FailedPrecondition, &["cri.toml"]);
     let other = node.started(&sandbox, &node.script("d", SLEEP));
-    assert_eq!(output(&node, &other, "echo up"), "up\n", "the control: containers without secrets need no rule");
+    assert_eq!(output(&node, &other, "echo up"), "up\n", "control: containers without secrets need no rule");
     write_rules(home, RULE);
     let id = node.started(&sandbox, &config);
     assert_eq!(output(&node, &id, "cat /run/s/key"), "a value");

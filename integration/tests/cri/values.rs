@@ -68,7 +68,7 @@ fn values_are_gone_after_the_removal() {
     assert!(node.block_on(images.pull_image(pull)).is_err(), "the password is wrong");
 
     let control = search(&node, &needles, &[program]);
-    assert!(control.found(), "the control: the program has its variable");
+    assert!(control.found(), "control: the program has its variable");
     let left = search(&node, &needles, &[]);
     let of_cri = left.hits.iter().filter(|hit| pid(&hit.place) == Some(node.pid()));
     assert_eq!(of_cri.count(), 0, "while the container runs: {left:?}");

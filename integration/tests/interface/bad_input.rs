@@ -280,7 +280,7 @@ fn daemon_without_a_launcher() {
     assert_eq!((files(), daemon.api.info().remaining), (before, remaining), "nothing is left");
     assert_eq!(daemon.api.ids(), ["runs"]);
 
-    assert_eq!(daemon.api.get("runs").unwrap(), running, "unaffected, and not killed for nothing by Delete");
+    assert_eq!(daemon.api.get("runs").unwrap(), running, "the refused Delete does not affect the container");
     assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sh"));
     daemon.api.signal("runs", 10).unwrap();
     log.until(|entry| entry.data == b"here\n");
@@ -360,7 +360,7 @@ fn full_disk_at_the_start() {
                 // The launcher starts together with executord and may not be connected yet.
                 Err(status) if status.code() == Code::Unavailable => None,
                 Err(status) => Some(status),
-                Ok(_) => panic!("files {files}: it ran"),
+                Ok(_) => panic!("files {files}: the container was accepted"),
             }
         });
         assert_eq!(status.code(), Code::ResourceExhausted, "files {files}: {status:?}");

@@ -62,8 +62,8 @@ fn exit_status_is_that_of_process() {
     let ran = dry(&["--file", "a=@env:HOME"]);
     assert!(ran.status == 0 && ran.stderr.contains("nothing was started"), "{ran:?}");
     assert_eq!(daemon.api.ids().len(), 0);
-    let nobody = run(Path::new("/run/no-such.sock"), &["info"]);
-    assert!(nobody.status == 125 && nobody.stderr.contains("/run/no-such.sock"), "{nobody:?}");
+    let refused = run(Path::new("/run/no-such.sock"), &["info"]);
+    assert!(refused.status == 125 && refused.stderr.contains("/run/no-such.sock"), "{refused:?}");
     daemon.wait_until_back_at(&before);
 }
 
@@ -241,11 +241,8 @@ fn docker_words_select_and_format() {
     let template = "{{.ID}} {{.result.exit_status}} {{json .spec.labels}}";
     let shown = agent(&["inspect", "-f", template, "web-1", "web-2"]);
     assert_eq!(shown.stdout, "web-1 0 {\"app\":\"web\"}\nweb-2 3 {\"app\":\"web\"}\n", "{shown:?}");
-    let missing = agent(&["inspect", "-f", "{{.ID}}", "web-1", "nobody-has-it"]);
-    assert!(
-        missing.status == 125 && missing.stdout == "web-1\n" && missing.stderr.contains("nobody-has-it"),
-        "{missing:?}"
-    );
+    let missing = agent(&["inspect", "-f", "{{.ID}}", "web-1", "no-such"]);
+    assert!(missing.status == 125 && missing.stdout == "web-1\n" && missing.stderr.contains("no-such"), "{missing:?}");
     let typo = agent(&["inspect", "-f", "{{.resul}}", "web-1"]);
     assert!(typo.status == 125 && typo.stderr.contains("no key resul"), "{typo:?}");
     let reading = agent(&["stats", "--no-stream", "--format", "{{.Name}} {{.PIDs}}"]);
@@ -256,8 +253,8 @@ fn docker_words_select_and_format() {
     assert_eq!(agent(&["events", "--until", "1h", "--id", "web-1"]).stdout, "");
     assert_eq!(agent(&["kill", "db"]).stdout, "db\n");
     assert_eq!(agent(&["wait", "db"]).status, 137);
-    let again = agent(&["kill", "db", "nobody-has-it"]);
-    assert!(again.status == 125 && again.stderr.contains("nobody-has-it"), "{again:?}");
+    let again = agent(&["kill", "db", "no-such"]);
+    assert!(again.status == 125 && again.stderr.contains("no-such"), "{again:?}");
     let older = agent(&["container", "prune", "-f", "--filter", "until=1h"]);
     assert_eq!((older.status, &*older.stdout), (0, ""), "{older:?}");
     assert_eq!(agent(&["container", "prune", "--filter", "label=app=web"]).stdout, "web-1\nweb-2\n");

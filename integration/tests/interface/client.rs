@@ -69,8 +69,8 @@ fn every_violation_comes_at_once() {
         }
         assert_eq!(error.code(), Some(Code::InvalidArgument));
         assert!(!format!("{error} {error:?} {run:?}").contains("canary"), "{error:?}");
-        let nobody = Client::connect(daemon.setup().home().join("no.sock")).await.err().unwrap();
-        assert!(matches!(nobody, ConnectError::NotListening(_)), "{nobody}");
+        let absent = Client::connect(daemon.setup().home().join("no.sock")).await.err().unwrap();
+        assert!(matches!(absent, ConnectError::NotListening(_)), "{absent}");
     });
 }
 
@@ -82,7 +82,7 @@ fn all_streams_continue_across_restart() {
     let client = api.client();
     let (mut attached, input, mut events) = api.block_on(async {
         let events = client.events(Some(0), "").await.unwrap();
-        client.run(&sh("told", REPORTED).secret_file("/run/demo", Secret::from("5 bytes of it"))).await.unwrap();
+        client.run(&sh("reported", REPORTED).secret_file("/run/demo", Secret::from("5 bytes of it"))).await.unwrap();
         let mut echo = sh("echo", ECHO);
         echo.message_mut().stdin = true;
         client.run(&echo).await.unwrap();
@@ -93,10 +93,10 @@ fn all_streams_continue_across_restart() {
         assert_eq!(attached.next().await.unwrap(), Some(Attached::Stdout(b"got one\n".to_vec())));
         (attached, input, events)
     });
-    let mut log = client.logs(rest_of_log("told", 0));
+    let mut log = client.logs(rest_of_log("reported", 0));
     assert_eq!(api.block_on(log.next()).unwrap().unwrap().data, b"ready\n");
     let waiting = client.clone();
-    let waiting = api.spawn(async move { waiting.wait("told").await });
+    let waiting = api.spawn(async move { waiting.wait("reported").await });
     let following = api.spawn(async move {
         let mut rest = Vec::new();
         while let Some(entry) = log.next().await? {
@@ -109,7 +109,7 @@ fn all_streams_continue_across_restart() {
     daemon.start_again();
 
     api.block_on(async {
-        client.signal("told", 10).await.unwrap();
+        client.signal("reported", 10).await.unwrap();
         let completed = waiting.await.unwrap().unwrap();
         assert_eq!(completed.state(), State::Completed);
         let rest = following.await.unwrap().unwrap();
@@ -188,7 +188,7 @@ fn processes_and_files() {
         assert_eq!((put.entries, put.bytes), (1, 3));
         assert_eq!(client.stat("box", "/tmp/file").await.unwrap().unwrap().size, 3);
         assert_eq!(client.stat("box", "/tmp/nothing").await.unwrap(), None);
-        let Error::Refused(refusal) = client.stat("nobody", "/tmp/nothing").await.unwrap_err() else { panic!() };
+        let Error::Refused(refusal) = client.stat("no-such", "/tmp/nothing").await.unwrap_err() else { panic!() };
         assert!(refusal.is_not_found("id") && !refusal.is_not_found("path"), "{refusal:?}");
         let mut archive = client.get_archive("box", "/tmp/file", false).await.unwrap();
         let mut bytes = Vec::new();

@@ -167,6 +167,6 @@ fn sysusers_and_tmpfiles_match_unit_settings() {
     assert_eq!(
         settings("executord.service", "StateDirectory"),
         ["executor/ledger", "executor/images", "executor/transfers"],
-        "and nothing else"
+        "the unit has no other state directory"
     );
 }

@@ -153,7 +153,7 @@ fn failures_are_reported_without_the_url() {
         ("mapped", mapped, "/tmp/a", none.clone(), "transfers.denied"),
         ("metadata", "http://169.254.169.254/x?sig=canary".into(), "/tmp/a", none.clone(), "transfers.denied"),
         ("closed", "http://127.0.0.1:1/x?sig=canary".into(), "/tmp/a", none.clone(), "Connection refused"),
-        ("read-only", server.url("/x?sig=canary"), "/sys-of-nobody/../etc", none, "contains `..`"),
+        ("read-only", server.url("/x?sig=canary"), "/no-such/../etc", none, "contains `..`"),
     ];
     for (id, from, to, (algorithm, value), words) in table {
         let asked = DownloadAction { checksum_algorithm: algorithm, checksum_value: value, ..download(from, to) };
@@ -196,7 +196,7 @@ fn files_and_directories_are_uploaded() {
     let container = daemon.api.run_to_end(request);
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     let requests = server.requests();
-    assert_eq!(requests.len(), 3, "the second one is another attempt: {requests:?}");
+    assert_eq!(requests.len(), 3, "the second request is a retry: {requests:?}");
     for request in &requests[..2] {
         assert_eq!(
             (request.method.as_str(), request.target.as_str(), &request.body[..]),
@@ -261,7 +261,7 @@ fn cache_key_elsewhere_does_not_wait() {
     daemon.api.started(tree("same", vec![asked(slow.url("/x?sig=2")), sh("true")]));
     let container = daemon.api.run_to_end(tree("elsewhere", vec![asked(fast.url("/x")), sh("cat /tmp/file")]));
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
-    assert_eq!(slow.requests().len(), 1, "the control: a download of the same artifact waits");
+    assert_eq!(slow.requests().len(), 1, "control: a download of the same artifact waits");
     let container = daemon.api.wait("same").unwrap();
     let message = &ending(&container).failure.as_ref().unwrap().message;
     assert!(message.contains("exceeded its time limit of 20 s"), "{message}");
@@ -474,7 +474,7 @@ fn nothing_is_left_of_a_url() {
     for pid in [daemon.record("held").shim.pid, worker] {
         let mut control = Search::new(&needles);
         Process::from_pid(pid.cast_unsigned()).iter().for_each(|process| control.process(process));
-        assert!(control.report().found(), "the control: it is in process {pid} while the download waits");
+        assert!(control.report().found(), "control: the URL is in process {pid} while the download waits");
     }
     daemon.api.stop("held", Some(0)).unwrap();
     wait_until_settled(&daemon, "held");

@@ -35,7 +35,7 @@ fn container_has_own_namespaces() {
         assert_ne!(namespace(one, kind), namespace(host, kind), "{kind}");
         assert_ne!(namespace(one, kind), namespace(two, kind), "{kind}");
     }
-    assert_eq!(namespace(hosts, "net"), namespace(host, "net"), "the control: the host's network, if requested");
+    assert_eq!(namespace(hosts, "net"), namespace(host, "net"), "control: the host's network, if requested");
     assert_ne!(namespace(hosts, "pid"), namespace(host, "pid"));
 
     let own = "echo $$; hostname; tail -n +3 /proc/net/dev | cut -d: -f1; cut -d: -f3 /proc/1/cgroup | sort -u";
@@ -165,7 +165,7 @@ fn cgroup_view_shows_own_limits() {
         };
         for file in ["memory.limit_in_bytes", "cgroup.event_control"] {
             let opened = fs::OpenOptions::new().write(true).open(on_host(file));
-            assert!(opened.is_ok(), "the control: the view alone is read-only: {opened:?}");
+            assert!(opened.is_ok(), "control: the view alone is read-only: {opened:?}");
         }
     }
 }
@@ -210,7 +210,7 @@ fn prepared_rootfs_stays_as_it_is() {
         assert_eq!(
             (exit(&ended), daemon.api.output(id).text()),
             (Ok(3), "x\n".into()),
-            "the second sees nothing of the first"
+            "the second container sees nothing of the first container"
         );
         daemon.api.delete(id, false).unwrap();
     }
@@ -244,7 +244,7 @@ fn secret_files_are_on_separate_tmpfs() {
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounted.contains("executor-secrets"), "secrets have no path on the host");
     let other = sh("ls -l /etc/cf-service-bindings /etc/app.key 2>&1").rootfs(&rootfs.reference());
-    assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
+    assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "the files are in no other container");
 }
 
 /// If the working directory is missing, it is created with its parents, as in runc: owned by root, mode 0755, for every

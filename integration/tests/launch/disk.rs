@@ -125,7 +125,7 @@ fn project_quota_enforces_disk_limit() {
     let mut chattr = Command::new("chattr");
     assert!(
         chattr.args(["-p", "1"]).arg(at.join("own")).status().unwrap().success(),
-        "the control: outside it can be done"
+        "control: a process outside of the container can change the project"
     );
     fs::remove_file(at.join("own")).unwrap();
 }
@@ -162,7 +162,7 @@ fn disk_is_removed_after_any_process_kill() {
         let script = "dd if=/dev/zero of=/srv/big bs=64k count=64 2>/dev/null; echo up; exec sleep 100000";
         let container = daemon.api.up(limited(sh(script).id(id).rootfs(&rootfs.reference()), LIMIT));
         let devices = loop_devices::below(daemon.setup().home());
-        assert_eq!(devices.len(), 1, "the control: there is one: {devices:?}");
+        assert_eq!(devices.len(), 1, "control: one loop device is in use: {devices:?}");
         assert!(devices[0].ends_with("(deleted)") || devices[0].contains('#'), "without a name: {devices:?}");
         pid(&container)
     };

@@ -140,7 +140,7 @@ fn time_limit_ends_a_fork_bomb() {
     // Long enough for the control on a busy machine.
     let start = ExecStart { timeout: millis(10_000), ..script("c", &format!("({bomb}) & exec sleep 1000")) };
     let process = Executed::start(&daemon.api, start).unwrap();
-    wait::until("the control: many processes run", || (pids(&daemon).len() > 100).then_some(()));
+    wait::until("control: many processes run", || (pids(&daemon).len() > 100).then_some(()));
     let ended = process.end().err().unwrap();
     assert_eq!(ended.code(), Code::DeadlineExceeded, "{ended:?}");
     nothing_left(&daemon, &before);

@@ -42,7 +42,7 @@ fn call_that_the_filter_denies_fails() {
     );
     assert!(log.contains("Operation not permitted") && log.contains("denied"), "{log}");
     let outside = Command::new("/usr/bin/unshare").args(["-U", "true"]).status().unwrap();
-    assert!(outside.success(), "the control: without the filter the kernel allows it");
+    assert!(outside.success(), "control: without the filter the kernel allows it");
 }
 
 /// Signals that the daemon's parent ignores (for example nohup) are not ignored in the container. A shell cannot set a
@@ -67,7 +67,7 @@ fn kernel_paths_are_masked_or_read_only() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let there: Vec<&str> = MASKED.into_iter().filter(|path| Path::new(path).exists()).collect();
-    assert!(!there.is_empty(), "the control: the kernel has something to mask");
+    assert!(!there.is_empty(), "control: the kernel has something to mask");
     let look = "if [ -d $path ]; then ls $path | wc -l; else wc -c <$path; fi";
     let masked = format!("for path in {}; do {look}; done", there.join(" "));
     let script = format!("{masked}; echo 1 >/proc/sys/kernel/panic; ls /dev; kill -9 1; echo alive");
@@ -76,7 +76,7 @@ fn kernel_paths_are_masked_or_read_only() {
     assert_eq!(log.matches("stdout F 0").count(), there.len(), "{there:?}: {log}");
     assert!(log.contains("/proc/sys/kernel/panic: Read-only file system"), "{log}");
     assert!(!log.contains("stdout F kmsg") && !log.contains("stdout F mem\n"), "{log}");
-    assert!(log.contains("stdout F null"), "the control: /dev is listed");
+    assert!(log.contains("stdout F null"), "control: /dev is listed");
 }
 
 /// The launcher first clears LISTEN_FDS from its environment and closes inherited descriptors, here a descriptor of the
@@ -93,7 +93,7 @@ fn no_host_descriptor_reaches_container() {
     let environment = std::fs::read_to_string(format!("/proc/{}/environ", launcher.child.id())).unwrap();
     assert!(!environment.contains("LISTEN_FDS"), "{environment}");
     let control = Command::new("sh").args(["-c", "exec 3</; sh -c 'ls -d /proc/self/fd/3/root'"]).status().unwrap();
-    assert!(control.success(), "the control: an inherited descriptor of / leads to /root");
+    assert!(control.success(), "control: an inherited descriptor of / leads to /root");
 }
 
 /// No inherited descriptor of init leads to the host, as a working directory, as a program, or through a link in the

@@ -31,7 +31,7 @@ fn layer_size_counts_written_files_only() {
     let written = full.used_bytes - empty.used_bytes;
     assert!((2 << 20..3 << 20).contains(&written), "{written}");
     daemon.api.started(sleeper("host"));
-    assert_eq!(layer(&daemon, "host"), None, "the control: no writable layer");
+    assert_eq!(layer(&daemon, "host"), None, "control: no writable layer");
     for id in ["empty", "full", "host"] {
         daemon.api.delete(id, true).unwrap();
     }

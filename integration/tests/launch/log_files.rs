@@ -125,7 +125,7 @@ fn file_has_the_kubelets_format() {
     let meta = |path: &Path| fs::metadata(path).map(|meta| (meta.permissions().mode() & 0o7777, meta.uid())).unwrap();
     assert_eq!((meta(&path), meta(path.parent().unwrap())), ((0o640, 0), (0o755, 0)));
     daemon.api.delete("c", false).unwrap();
-    assert!(path.exists(), "the file is not the container's");
+    assert!(path.exists(), "the log file is kept after the container is removed");
     daemon.api.run_to_end(into(&path, sh("echo again").id("c")));
     let appended = fs::read_to_string(&path).unwrap();
     assert!(appended.starts_with(&text) && appended.ends_with("stdout F again\n"), "{appended}");
@@ -173,7 +173,7 @@ fn thousand_rotations_keep_every_line() {
         next = counted(&output_of(&text, "stdout"), next);
     }
     next = counted(&output_of(&last, "stdout"), next);
-    assert!(next > 10_000, "{next} lines are no load");
+    assert!(next > 10_000, "only {next} lines were printed, expected more than 10000");
     let log = daemon.api.logs_so_far("c");
     assert_eq!(log.lines().last(), Some(&*(next - 1).to_string()), "the log has the same output");
 }
@@ -335,17 +335,17 @@ fn killed_processes_leave_whole_lines() {
         let before = lines();
         wait::until(what, || (lines() > before + 20).then_some(()));
     };
-    grows("it prints");
+    grows("the container prints");
     let launcher = daemon.launcher().unwrap();
     daemon.kill();
-    grows("it prints without executord");
+    grows("the container prints without executord");
     kill(launcher, 9);
-    grows("it prints without the launcher");
+    grows("the container prints without the launcher");
     daemon.start_again();
     wait::until("the container is known", || daemon.api.get("c").ok());
     fs::rename(&path, logs.path("1.log")).unwrap();
     wait::until("the shim is connected", || reopen(&daemon.api, "c").ok());
-    grows("it prints to the new file");
+    grows("the container prints to the new file");
     kill(daemon.record("c").shim.pid, 9);
     daemon.api.wait("c").unwrap();
     let read = |path: &Path| output_of(&fs::read_to_string(path).unwrap(), "stdout");

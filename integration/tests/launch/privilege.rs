@@ -35,14 +35,14 @@ fn is_dumpable(pid: i32) -> bool {
 #[test]
 fn executord_serves_without_privilege() {
     let daemon = Daemon::start();
-    let nobody = ids(daemon.pid(), "Uid");
-    assert!(nobody.iter().all(|uid| *uid != 0 && *uid == nobody[0]), "{nobody:?}");
+    let own = ids(daemon.pid(), "Uid");
+    assert!(own.iter().all(|uid| *uid != 0 && *uid == own[0]), "{own:?}");
     assert!(ids(daemon.pid(), "Gid").iter().all(|gid| *gid != 0));
     assert!(!status(daemon.pid(), "Groups").unwrap().split(' ').any(|group| group == "0"));
     assert_eq!(capabilities(daemon.pid()), [0; 5]);
     assert_eq!(status(daemon.pid(), "NoNewPrivs").as_deref(), Some("1"));
     assert!(!is_dumpable(daemon.pid()));
-    assert_eq!(daemon.api.info().uid, nobody[0]);
+    assert_eq!(daemon.api.info().uid, own[0]);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().rev().nth(1), Some("0"), "{core}");
@@ -50,7 +50,7 @@ fn executord_serves_without_privilege() {
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten() {
         // A thread of the runtime may exit during the check.
         let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
-        assert!(status.contains("CapEff:\t0000000000000000") && status.contains(&format!("Uid:\t{}\t", nobody[0])));
+        assert!(status.contains("CapEff:\t0000000000000000") && status.contains(&format!("Uid:\t{}\t", own[0])));
     }
 }
 
@@ -96,7 +96,7 @@ fn callers_are_judged_by_their_credentials() {
         assert!(refused.stderr.contains("does not serve uid 4242"), "{refused:?}");
     }
     assert_eq!(daemon.api.ids(), [""; 0]);
-    assert_eq!(info(4242, GAMES).status, 0, "the control: the user is refused, not the call");
+    assert_eq!(info(4242, GAMES).status, 0, "control: the user is refused, not the call");
 }
 
 /// Programs without their own user run as `nobody`: a daemon without a configured user must not serve them.
@@ -145,7 +145,7 @@ fn launcher_and_shims_run_from_sealed_memfd() {
         assert_eq!(status(pid, "Threads").as_deref(), Some("1"));
     }
     let own = std::fs::read_link(format!("/proc/{}/exe", daemon.pid())).unwrap();
-    assert_eq!(own, dist::binary("executord").canonicalize().unwrap(), "the control: an ordinary file");
+    assert_eq!(own, dist::binary("executord").canonicalize().unwrap(), "control: an ordinary file");
 }
 
 /// The shipped launcher is linked statically.

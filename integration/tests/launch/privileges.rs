@@ -43,7 +43,10 @@ fn requested_capabilities_are_applied() {
     let admin = || RunRequest { capabilities: capabilities(&["SYS_ADMIN"], &[]), ..status().id("admin") };
     assert_eq!(violations(&daemon.api.run(admin()).unwrap_err()), ["capabilities.add"]);
     let open = Setup::default().config(OPEN).start();
-    assert!(printed(&open, admin()).contains("CapEff:\t00000000002004fb"), "the control: it may be allowed");
+    assert!(
+        printed(&open, admin()).contains("CapEff:\t00000000002004fb"),
+        "control: the operator may allow the capability"
+    );
 }
 
 /// Users other than root may bind ports below 1024 in the container's own network namespace, but not in the host's.
@@ -60,7 +63,7 @@ fn low_ports_are_for_any_user() {
     assert_eq!(
         bound("host", 1, UserNamespace::Own),
         "Permission denied",
-        "the control: the host's ports are the host's"
+        "control: low ports of the host's network need a privilege"
     );
     let asked = sh("cat /proc/sys/net/ipv4/ip_unprivileged_port_start").id("asked");
     let sysctls = [("net.ipv4.ip_unprivileged_port_start".to_owned(), "81".to_owned())].into();

@@ -71,7 +71,7 @@ fn ambiguous_public_and_secret_inputs_are_refused() {
     assert_eq!(of(clash), ["runtime_token_path"]);
     let taken = sh("x").file("/run/executor/a", b"canary").runtime_token("b");
     assert_eq!(of(taken), ["action.run.volume_mounted_files[0].path"]);
-    assert_eq!(daemon.api.ids(), [""; 0], "none of them was made");
+    assert_eq!(daemon.api.ids(), [""; 0], "no container was created");
 }
 
 /// No response, event, log, record or file of the executor contains a secret value or the token: not while the
@@ -93,7 +93,7 @@ fn secret_values_reach_no_response_or_file() {
     daemon.api.follow("rule-5").until(|entry| entry.data == b"plain-up\n");
     needles.add("token", token(init).rsplit('.').next().unwrap().as_bytes());
     let environ = std::fs::read(format!("/proc/{init}/environ")).unwrap();
-    assert!(environ.windows(64).any(|window| window == variable.as_bytes()), "the control: the variable is found");
+    assert!(environ.windows(64).any(|window| window == variable.as_bytes()), "control: the variable is found");
     let nowhere = |when: &str| {
         let mut search = Search::new(&needles);
         search.files(daemon.setup().home());
@@ -143,7 +143,7 @@ fn request_with_different_secrets_is_different() {
     ];
     others.push(base().secret_env("A", "1").runtime_token("t").action(|run| run.args[2] = "x".into()));
     let compare = |daemon: &Daemon| {
-        assert!(!daemon.api.run(secret()).unwrap().created, "the same again");
+        assert!(!daemon.api.run(secret()).unwrap().created, "an identical request finds the container");
         for (number, other) in others.iter().enumerate() {
             assert_eq!(daemon.api.run(other.clone()).unwrap_err().code(), Code::AlreadyExists, "{number}");
         }

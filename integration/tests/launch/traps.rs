@@ -46,14 +46,16 @@ fn failed_creates_leave_no_zombie() {
         let refused = launcher.launch(&plan, &none).unwrap().reach(State::Running).unwrap_err();
         assert!(refused.message.starts_with("libcontainer cannot create the container: "), "{refused:?}");
     }
-    wait::until("no process of them is left, including zombies", || host::descendants(pid).is_empty().then_some(()));
+    wait::until("no process of the failed containers is left, including zombies", || {
+        host::descendants(pid).is_empty().then_some(())
+    });
     assert_eq!(fs::read_dir(launcher.run_dir().join("containers")).unwrap().count(), 0);
     limit("max");
     let running = launcher.launch(&plan("after", &reference, "/bin/sleep"), &Payload { args: vec![b"1000"], ..none });
     running.unwrap().reach(State::Running).unwrap();
     let record = launcher.record("after").unwrap();
     let (shim, init) = (record.shim.pid, record.prepared.unwrap().init.pid);
-    assert!(host::descendants(pid).contains(&init), "the control: existing processes are found");
+    assert!(host::descendants(pid).contains(&init), "control: existing processes are found");
     assert_eq!(host::parent(init), Some(shim), "init is the child of the shim, which waits for it");
 }
 

@@ -56,7 +56,7 @@ fn container_root_is_unprivileged_on_host() {
     assert_eq!(host_ids(&root, "Uid"), [first; 4]);
     assert_eq!(host_ids(&root, "Gid"), [first; 4]);
     assert_eq!(host_ids(&app, "Uid"), [second + 1000; 4]);
-    assert_eq!(status(pid(&root), "Groups").unwrap(), "", "and in no group of the host");
+    assert_eq!(status(pid(&root), "Groups").unwrap(), "", "the process is in no group of the host");
     let spaces = [&root, &app].map(|container| namespace(&pid(container).to_string()));
     assert!(spaces[0] != spaces[1] && !spaces.contains(&namespace("self")), "{spaces:?}");
     let reported = app.spec.unwrap();
@@ -173,7 +173,7 @@ fn secret_is_readable_only_by_mapped_user() {
     for reported in [&same_number, &other_root, &own_root] {
         assert!(!reached(reported) && reported.matches("Permission denied").count() >= 2, "{reported}");
     }
-    assert!(reached(&as_host_user(1234, &ways(&control))), "the control: there is no other obstacle");
+    assert!(reached(&as_host_user(1234, &ways(&control))), "control: there is no other obstacle");
     let on_host = mapped.id_range_start + 1234;
     assert_eq!(host_ids(&mapped, "Uid"), [on_host; 4]);
     let meta = fs::metadata(format!("/proc/{}/root/etc/app/key", pid(&mapped))).unwrap();
@@ -257,7 +257,7 @@ fn launchers_on_one_host_never_share_ids() {
     assert_eq!(again.id_range_start, first.id_range_start, "the container gets the same ids again");
     drop(one);
     let last = other.api.started(sleeper("last"));
-    assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
+    assert_eq!(last.id_range_start, first.id_range_start, "control: the ids are free");
 }
 
 /// If a file system does not support id-mapped mounts, it is refused by name, with a remedy. As a control, the file
@@ -331,14 +331,14 @@ fn id_pool_overlapping_host_users_is_refused() {
     let home = tempfile::tempdir_in("/run").unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (run, subuid) = (home.path().join("run"), home.path().join("subuid"));
-    fs::write(&subuid, "somebody:300000:65536\n").unwrap();
+    fs::write(&subuid, "someone:300000:65536\n").unwrap();
     let bind = format!("mount --bind {} /etc/passwd;", subuid.display());
-    let passwd = "somebody:x:300000:300000::/:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n";
+    let passwd = "someone:x:300000:300000::/:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n";
     fs::write(&subuid, passwd).unwrap();
     let pool = "[policy]\nuserns_pool_start = 262144\nuserns_pool_ranges = 2\n";
     let (code, said) = launcher_says(&bind, &run, pool);
     assert!(code == Some(1) && said.contains("262144 to 393215"), "{code:?} {said}");
-    assert!(said.contains("/etc/passwd: `somebody` has the ids 300000 to 300000"), "{said}");
+    assert!(said.contains("/etc/passwd: `someone` has the ids 300000 to 300000"), "{said}");
     let (code, said) = launcher_says("", &run, "[policy]\nuserns_pool_start = 1000\n");
     assert!(code == Some(1) && said.contains("userns_pool_start 1000"), "{code:?} {said}");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();

@@ -70,10 +70,10 @@ fn masked_paths_use_real_null_device() {
     let target = "/proc/sys/kernel/core_pattern";
     symlink(target, rootfs.path().join("dev/null")).unwrap();
     let before = fs::read(target).unwrap();
-    assert_eq!(fs::read(rootfs.path().join("dev/null")).unwrap(), before, "the control: the link leads there");
+    assert_eq!(fs::read(rootfs.path().join("dev/null")).unwrap(), before, "control: the link leads there");
     let is_file = |path: &&str| fs::metadata(path).is_ok_and(|meta| !meta.is_dir());
     let files: Vec<&str> = MASKED.into_iter().filter(is_file).collect();
-    assert!(!files.is_empty(), "the control: there is something to mask");
+    assert!(!files.is_empty(), "control: there is something to mask");
     let script = format!(
         "for path in /dev/null {}; do stat -c '%F %t:%T' $path; echo '|/srv/evil' >$path; cat $path; done; cat {target}",
         files.join(" ")
@@ -103,10 +103,7 @@ fn no_console_is_bound() {
     let script = "ls -l /dev/console /dev/pts; grep ' /dev/' /proc/self/mountinfo; echo evil >/dev/console; echo evil >/dev/ptmx; ls /dev";
     let log = printed(&launcher, &plan("console", Draft { rootfs: &reference, ..Draft::default() }), script);
     assert!(log.contains("/dev/console: No such file"), "{log}");
-    assert!(
-        log.contains(" /dev/pts ") && log.contains("- devpts "),
-        "the control: mounts below /dev are listed: {log}"
-    );
+    assert!(log.contains(" /dev/pts ") && log.contains("- devpts "), "control: mounts below /dev are listed: {log}");
     assert!(!log.contains(" /dev/console ") && !log.contains("sysrq"), "{log}");
     assert!(!log.contains("ptmx -> ") && victim.is_untouched(), "{log}");
 }
@@ -140,7 +137,7 @@ fn proc_of_image_is_never_written() {
         assert_eq!(fs::read_to_string(rootfs.path().join("proc").join(name)).unwrap(), "faked", "{name}");
     }
     fs::write(rootfs.path().join("proc/self/attr/exec"), "profile").unwrap();
-    assert_ne!(rootfs.listing(), before, "the control: a write there would be seen");
+    assert_ne!(rootfs.listing(), before, "control: a write there would be seen");
     // A volume on such a path is refused in every spelling, even if a compromised daemon requests it.
     for path in ["/proc/self/attr/exec", "/proc", "/proc/sys/kernel/core_pattern", "/sys/fs/x", "/dev/null"] {
         let file = vec![("f".to_owned(), path, 1).into()];
@@ -183,7 +180,7 @@ fn linked_kernel_directories_are_refused() {
             &plan(&format!("without-{name}"), Draft { rootfs: &reference, ..Draft::default() }),
             &format!("ls /{name} | grep -c ."),
         );
-        assert!(!log.contains("F 0\n"), "the control: without the link the same image runs: {log}");
+        assert!(!log.contains("F 0\n"), "control: without the link the same image runs: {log}");
     }
     assert!(victim.is_untouched());
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
@@ -225,7 +222,7 @@ fn changing_rootfs_does_not_lead_to_host() {
     assert!(completed > 0 && refused > 0, "too few outcomes of the race: {completed} completed, {refused} refused");
     // As a control, a write through the path without a check reaches a file outside of the root.
     let probe = rootfs.path().join("dev/probe");
-    integration::wait::until("the control: a plain write follows the link once", || {
+    integration::wait::until("control: a plain write follows the link once", || {
         let _ = fs::write(&probe, "x");
         victim.path().join("probe").exists().then_some(())
     });
@@ -265,7 +262,7 @@ fn exchanged_rootfs_directory_is_refused_or_correct() {
         }
     }
     assert!(completed > 0 && refused > 0, "too few outcomes of the race: {completed} completed, {refused} refused");
-    integration::wait::until("the control: a lookup by path once leads outside", || {
+    integration::wait::until("control: a lookup by path once leads outside", || {
         (fs::read_to_string(dir.join("which")).ok()? == Victim::MARK).then_some(())
     });
     race.stop();
@@ -292,7 +289,7 @@ fn capabilities_on_a_file_give_nothing() {
     let mut on_host = Command::new("setpriv");
     on_host.args(["--reuid", "1234", "--regid", "1234", "--clear-groups"]).arg(&program).args(look);
     let on_host = String::from_utf8(on_host.output().unwrap().stdout).unwrap();
-    assert_ne!(all(&on_host, "CapEff"), 0, "the control: on the host the same user gains them: {on_host}");
+    assert_ne!(all(&on_host, "CapEff"), 0, "control: on the host the same user gains them: {on_host}");
     let reference = rootfs.reference();
     for (id, user, most) in [("caps-app", "app", 0), ("caps-root", "root", 0x4fb)] {
         let plan = plan(id, Draft { rootfs: &reference, path: "/srv/grep", user, ..Draft::default() });
@@ -325,9 +322,9 @@ fn image_running_runtime_program_cannot_change_it() {
         launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
         let log = launcher.log(id);
         let ours = log.contains("executor's privilege") || log.contains("exec /bin/itself: No such file");
-        assert!(ours, "the control: the executed program is that of init, if it can run: {log}");
+        assert!(ours, "control: the executed program is that of init, if it can run: {log}");
     }
     assert!(fs::read(&exe).unwrap() == before, "the program of the launcher has changed");
     let device = fs::metadata("/dev/null").unwrap().file_type();
-    assert!(device.is_char_device(), "and the host has its devices");
+    assert!(device.is_char_device(), "/dev/null of the host is still a device");
 }

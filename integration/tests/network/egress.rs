@@ -371,7 +371,7 @@ fn established_connection_stays() {
     set(&daemon, "c", false, &[]).unwrap();
     echo("closed\n");
     let again = executed(&daemon.api, script("c", "busybox nc -w 2 192.0.2.2 7100 </dev/null")).unwrap();
-    assert_ne!(again.exit, Some(Ok(0)), "the control: a new one is refused");
+    assert_ne!(again.exit, Some(Ok(0)), "control: a new connection is refused");
 }
 
 /// After executord and its launcher were killed, the rules still apply and are shown. An event reports an update, and
@@ -442,7 +442,7 @@ fn invalid_egress_rules_are_refused() {
     assert!(many.message().contains("at most 1000"), "{many:?}");
     assert_eq!(reported(&set(&daemon, "open", false, std::slice::from_ref(&good)).unwrap_err()), ["egress_rules"]);
     assert_eq!(reported(&set(&daemon, "alone", true, std::slice::from_ref(&good)).unwrap_err()), ["egress"]);
-    assert_eq!(set(&daemon, "nobody", true, &[]).unwrap_err().code(), Code::NotFound);
+    assert_eq!(set(&daemon, "no-such", true, &[]).unwrap_err().code(), Code::NotFound);
     assert_eq!(daemon.api.get("open").unwrap().egress_generation, 0);
     // The kernel accepts the maximum number of rules.
     let wide = EgressRule {

@@ -54,7 +54,7 @@ fn networks_are_listed_with_their_containers() {
     // If the file of a network is removed, the network is listed while a container is on it.
     network.remove_config("10-test.conflist");
     let removed = listed(&["network", "inspect", "test"]).stdout;
-    assert!(removed.contains("its configuration was removed") && removed.contains("plugged"), "{removed}");
+    assert!(removed.contains("configuration of this network was removed") && removed.contains("plugged"), "{removed}");
     for id in ["web", "plugged"] {
         daemon.api.delete(id, true).unwrap();
     }

@@ -92,7 +92,7 @@ fn containers_reach_peers_and_published_ports_work() {
         });
     }
     let unpublished = network.on_host(&["busybox", "nc", "-w", "2", "192.0.2.1", "18081"]);
-    assert!(!unpublished.contains("from-web"), "the control: a port that is not published");
+    assert!(!unpublished.contains("from-web"), "control: a port that is not published");
 
     daemon.api.delete("web", true).unwrap();
     assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());

@@ -49,7 +49,7 @@ fn container_has_hostname_hosts_and_resolvers() {
     let own = script_output(&daemon, sh("cat /etc/hosts; hostname; cat /etc/resolv.conf").id("of-host"));
     assert_eq!(own, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 of-host\nof-host\n");
     assert_eq!(fs::read_to_string(&outside).unwrap(), "of the host");
-    assert_eq!(rootfs.listing(), before, "the directory that is shared is as it was");
+    assert_eq!(rootfs.listing(), before, "the shared directory is unchanged");
 }
 
 /// If /etc/hosts of the image is a directory, it is kept, and the container has a warning.

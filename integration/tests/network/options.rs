@@ -98,8 +98,10 @@ fn options_need_key_and_plugins() {
     let none = CreatePodRequest { network: NetworkKind::None.into(), ..pod("p", Some(options())) };
     let injected = CniArgument { name: "A".into(), value: "1;K8S_POD_NAME=other".into() };
     let injected = CniOptions { arguments: vec![injected], ..CniOptions::default() };
-    for (request, words) in [(none, "cni: needs a CNI network"), (pod("p", Some(injected)), "cni.arguments[0].value: ")]
-    {
+    for (request, words) in [
+        (none, "cni: requires the network `cni` (NETWORK_CNI)"),
+        (pod("p", Some(injected)), "cni.arguments[0].value: "),
+    ] {
         let (code, why) = refused(&daemon, &request);
         assert!(code == Some(Code::InvalidArgument) && why.contains(words), "{why}");
     }

@@ -124,7 +124,7 @@ fn check_is_skipped_with_a_reason() {
     }
 }
 
-/// A removal cancels the check of its container. The plugin runs of both never overlap.
+/// A removal cancels the check of its container. A plugin never runs for both at the same time.
 #[test]
 fn removal_ends_a_check() {
     let (daemon, network, rootfs) = world(30);
@@ -143,7 +143,7 @@ fn removal_ends_a_check() {
     until_clean(&network, &daemon);
 }
 
-/// A plugin that hangs is killed. A process that ADD has left continues to run.
+/// A plugin that hangs is killed. A background process that ADD started continues to run.
 #[test]
 fn hanging_check_is_bounded() {
     let (daemon, network, rootfs) = world(2);
@@ -166,12 +166,15 @@ fn hanging_check_is_bounded() {
     until_clean(&network, &daemon);
 }
 
-/// If the response of a list is not read to its end, starts are not delayed.
+/// If a list of networks blocks on a configuration file, starts are not delayed.
 #[test]
 fn slow_list_delays_no_start() {
     let (daemon, network, rootfs) = world(30);
     let slow = network.dir().join("net.d/90-slow.conf");
-    assert!(Command::new("mkfifo").arg(&slow).status().unwrap().success(), "a reader waits for a writer");
+    assert!(
+        Command::new("mkfifo").arg(&slow).status().unwrap().success(),
+        "cannot create a FIFO, on which a reader waits for a writer"
+    );
     std::thread::scope(|scope| {
         let listing = scope.spawn(|| cli::run(&daemon.socket(), &["network", "ls"]));
         let is_listing = || {
@@ -179,7 +182,7 @@ fn slow_list_delays_no_start() {
             let mut names = names.filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
             names.any(|name| name.trim() == "executor-net").then_some(())
         };
-        wait::until("the list is being made", is_listing);
+        wait::until("the configurations are being read", is_listing);
         daemon.api.started(sh("exec sleep 100000").id("meanwhile").rootfs(&rootfs.reference()));
         let writer = fs::File::options().write(true).open(&slow).unwrap();
         drop(writer);

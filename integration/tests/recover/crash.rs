@@ -31,7 +31,7 @@ fn kill_at_any_call_leaves_nothing() {
     let output = command.output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);
     eprint!("{reported}");
-    assert!(output.status.success(), "repeat the failure with {OFFSET} as reported:\n{reported}");
+    assert!(output.status.success(), "to repeat the failure, set {OFFSET} to the reported offset:\n{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for target in figures["targets"].as_array().unwrap() {
         // As a control, processes were killed, and the outcome of every container is counted.
@@ -79,7 +79,7 @@ fn pod_outlives_each_killed_process() {
     }
     let output = command.output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "repeat the failure with {OFFSET} as reported:\n{reported}");
+    assert!(output.status.success(), "to repeat the failure, set {OFFSET} to the reported offset:\n{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let targets = figures["targets"].as_array().unwrap();
     let count = |target: &serde_json::Value, name: &str| target[name].as_u64().unwrap();
@@ -99,7 +99,7 @@ fn installation_is_repaired_after_any_kill() {
     }
     let output = command.output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "repeat the failure with {OFFSET} as reported:\n{reported}");
+    assert!(output.status.success(), "to repeat the failure, set {OFFSET} to the reported offset:\n{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let kills: Vec<u64> = figures["targets"].as_array().unwrap().iter().filter_map(|it| it["kills"].as_u64()).collect();
     assert!(kills.len() == 4 && kills.iter().all(|kills| *kills > 0), "{figures}");
@@ -113,5 +113,5 @@ fn control_without_wipe_leaves_secrets() {
     let output = command.output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{reported}");
-    assert!(reported.contains("the secret is left: ") && reported.contains("in memory of executord"), "{reported}");
+    assert!(reported.contains("a secret remains: ") && reported.contains("in memory of executord"), "{reported}");
 }

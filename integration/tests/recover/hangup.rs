@@ -57,9 +57,17 @@ fn hangup_ends_no_process() {
     let all: Vec<i32> = ours.into_iter().chain(worker).chain([launcher, daemon.pid()]).collect();
     all.iter().for_each(|pid| kill(*pid, SIGHUP));
     open.send(()).unwrap();
-    assert_eq!(exit(&daemon.api.wait("tree").unwrap()), Ok(0), "shim, starter of steps and worker");
+    assert_eq!(
+        exit(&daemon.api.wait("tree").unwrap()),
+        Ok(0),
+        "SIGHUP does not terminate the shim, the starter of steps or the worker"
+    );
     executed.stdin.take().unwrap().write_all(b"x\n").unwrap();
-    assert_eq!(executed.wait().unwrap().code(), Some(7), "supervisor of the executed process");
+    assert_eq!(
+        executed.wait().unwrap().code(),
+        Some(7),
+        "SIGHUP does not terminate the supervisor of the executed process"
+    );
     let used = daemon.api.info().warm_pool.unwrap().used;
     daemon.api.run_to_end(sh("true").rootfs(&rootfs.reference()));
     assert_eq!(daemon.api.info().warm_pool.unwrap().used, used + 1, "a warm container is used");

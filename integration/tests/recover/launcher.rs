@@ -81,7 +81,7 @@ fn container_runs_with_secrets_and_is_wiped() {
     assert!(!launcher.state_dir().join("containers/one").exists());
     assert!(
         !footprint::inventory_of(&run_dir).cgroups.is_empty(),
-        "the control: there is a cgroup while the launcher runs"
+        "control: there is a cgroup while the launcher runs"
     );
     drop(launcher);
     let after = footprint::inventory_of(&run_dir);

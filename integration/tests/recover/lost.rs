@@ -50,9 +50,9 @@ fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
     std::fs::File::open(format!("/proc/{init}/root/etc/cf-service-bindings/a")).unwrap()
 }
 
-/// If a shim is killed, the launcher kills its container, overwrites the files through the second handle, and reports
-/// the exit status as unknown. A descriptor that was opened earlier reads zeros. As a control, the descriptor reads the
-/// secret before the kill.
+/// If a shim is killed, the launcher kills its container, overwrites the files through the launcher's own handle on the
+/// secret file system, and reports the exit status as unknown. A descriptor that was opened earlier reads zeros. As a
+/// control, the descriptor reads the secret before the kill.
 #[test]
 fn killed_shim_is_cleaned_up_by_launcher() {
     let launcher = Launcher::start(&[]);
@@ -78,8 +78,8 @@ fn killed_shim_is_cleaned_up_by_launcher() {
     start(&launcher, "next");
 }
 
-/// Containers survive a killed launcher. The next launcher requests their second handles again, and the containers exit
-/// normally.
+/// Containers survive a killed launcher. The next launcher requests the handles on their secret files from the shims,
+/// and the containers exit normally.
 #[test]
 fn containers_survive_killed_launcher() {
     let mut launcher = Launcher::start(&[]);
@@ -181,7 +181,7 @@ fn shim_serves_no_unrelated_user() {
     let launcher = Launcher::start(&[]);
     let _shim = start(&launcher, "guarded");
     let socket = launcher.run_dir().join("containers/guarded/shim.sock");
-    assert!(Seqpacket::connect(&socket).is_ok(), "the control: root may");
+    assert!(Seqpacket::connect(&socket).is_ok(), "control: root may");
     let status = std::process::Command::new("python3")
         .args(["-c", "import os,socket,sys\nos.setgid(65534); os.setuid(65534)\ns=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ntry:\n  s.connect(sys.argv[1])\nexcept PermissionError:\n  sys.exit(42)\n"])
         .arg(&socket)

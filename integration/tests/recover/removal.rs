@@ -63,7 +63,10 @@ fn end_is_reported_before_the_removal() {
     };
     let state = daemon.setup().state_dir().join("containers/one");
     assert!(!state.join("upper").exists());
-    assert!(time(&state, false) > time(&state.join("exit.json"), true), "the writable layer went after the record");
+    assert!(
+        time(&state, false) > time(&state.join("exit.json"), true),
+        "the writable layer was removed after the exit record was written"
+    );
     let usage = ending(&ended).usage.unwrap();
     assert!(usage.memory.is_some() && usage.cpu.is_some(), "the counters are read while there is a cgroup: {usage:?}");
 }
@@ -201,7 +204,7 @@ fn damaged_record_is_no_result() {
         let container = wait::until_ok("the container is found", || daemon.api.wait(&id));
         assert!(daemon.setup().logged().contains("ignoring the exit record"), "the message is logged");
         if ledger {
-            assert_eq!(exit(&container), Ok(3), "by the ledger");
+            assert_eq!(exit(&container), Ok(3), "the ledger has the exit code");
         } else {
             assert!(ending(&container).exit.is_none() && ending(&container).failure.is_some(), "{container:?}");
         }

@@ -294,7 +294,7 @@ fn devices_in_dev_are_skipped_and_reported() {
     let daemon = Setup::default().config("[policy]\nallow_host_userns = true\n").start();
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
     let warning =
-        "3 devices below /dev skipped, because each container has its own /dev: dev/console, dev/null, dev/sda";
+        "3 devices below /dev were skipped, because each container has its own /dev: dev/console, dev/null, dev/sda";
     let reported = |ran: &CliOutput| stdout(ran).len() > 1 && ran.stderr.contains(warning);
     let imported = agent(&["image", "import", &archive]);
     assert!(reported(&imported), "{imported:?}");

@@ -63,7 +63,7 @@ fn all_names_are_removed_at_once() {
     let references: &dyn Fn() -> Vec<usize> = &references;
     assert_eq!(references(), [3]);
     assert!(!daemon.api.block_on(images.remove(&names[0])).unwrap());
-    assert_eq!(references(), [2], "the control: one name");
+    assert_eq!(references(), [2], "control: one name");
     daemon.api.block_on(images.remove_with_names(&names[1])).unwrap();
     assert_eq!(references(), [0; 0]);
 }

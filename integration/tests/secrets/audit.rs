@@ -48,7 +48,11 @@ fn audit_finds_nothing_left() {
         }
         assert_eq!(was_found(&document, "secret_argument", "container"), (true, false));
         assert_eq!(was_found(&document, "secret_argument", "shim_memory"), (true, false), "the shim masks the log");
-        assert_eq!(was_found(&document, "file", "launcher_memory"), (true, false), "the second handle");
+        assert_eq!(
+            was_found(&document, "file", "launcher_memory"),
+            (true, false),
+            "the launcher has a handle on the secret files"
+        );
         assert_eq!(was_found(&document, "file_before_rotation", "launcher_memory"), (false, false), "old, and wiped");
         assert!(document["searched"]["processes"].as_u64().unwrap() >= 2);
         assert!(document["searched"]["files"].as_u64().unwrap() > 3);

@@ -71,7 +71,7 @@ fn container_reads_its_own_secrets() {
         let json: serde_json::Value = serde_json::from_str(rest).unwrap();
         assert_eq!((&json["environment"][0]["name"], &json["arguments"][0]["index"]), (&"PW".into(), &3.into()));
         assert_eq!((&json["files"][0]["path"], &json["files"][1]["content"]), (&FILE.into(), &"\0single".into()));
-        assert_eq!(json["files"].as_array().unwrap().len(), 2, "the token is no input");
+        assert_eq!(json["files"].as_array().unwrap().len(), 2, "the response does not contain the token");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains("Read-only file system"), "{stderr}");
         assert!(stderr.contains("GetSecrets only") && exit(&container) == Ok(125), "info is not served: {stderr}");
@@ -122,7 +122,7 @@ fn other_callers_are_refused_secrets() {
             (bearer(format!("two.{}", random(&one))), ""),
             (bearer(format!("one.{}", random(&two))), "one"),
             (bearer(format!("plain.{}", random(&one))), "plain"),
-            (bearer(format!("nobody.{}", random(&one))), ""),
+            (bearer(format!("missing.{}", random(&one))), ""),
             (bearer(format!("one.{}", "0".repeat(64))), ""),
             (bearer(one.to_uppercase()), ""),
             (bearer(one[..one.len() - 1].to_owned()), ""),
@@ -147,9 +147,9 @@ fn other_callers_are_refused_secrets() {
     assert_eq!(values(&with_token(&runtime, &two).unwrap()), expected("two"));
     daemon.api.stop("two", Some(0)).unwrap();
     daemon.api.wait("two").unwrap();
-    assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after its end");
+    assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after the container's exit");
     daemon.api.delete("two", false).unwrap();
-    assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after it was deleted");
+    assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after the container was deleted");
     // A new container with the same id has another token.
     let again = token(pid(&daemon.api.started(secret("two", FOREVER))));
     assert_eq!(with_token(&runtime, &two).unwrap_err(), reported);
@@ -254,7 +254,7 @@ fn many_connections_block_no_other_client() {
         (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(())
     });
     daemon.api.run_to_end(sh("true").id("busy"));
-    assert!(idle.iter().any(open), "the control: they are open meanwhile");
+    assert!(idle.iter().any(open), "control: idle connections are open at first");
     for number in 0..20 {
         daemon.api.run_to_end(sh("true").id(&format!("busy-{number}")));
     }
@@ -372,8 +372,8 @@ fn daemon_wipes_secrets_response() {
         let mut client = Stubborn::call(&socket, METHOD, &tokens[1]);
         client.read_until(&files[1].1.as_bytes()[..1000]);
         let other = with_token(&socket, &tokens[1]).unwrap();
-        assert!(other.files[0].content == files[1].1.as_bytes(), "others are served meanwhile");
-        assert!(!found().is_empty(), "the control: an answer is not read");
+        assert!(other.files[0].content == files[1].1.as_bytes(), "other clients are served meanwhile");
+        assert!(!found().is_empty(), "control: an unread response is in memory");
         wait::until("the connection is closed", || client.is_closed().then_some(()));
         assert_eq!(found(), [""; 0], "{}", socket.display());
     }

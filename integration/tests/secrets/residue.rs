@@ -120,7 +120,10 @@ fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&m
         wait_until_settled(daemon, &id);
         is_clean(&running.search(daemon), &id);
         let log = daemon.api.output(&id).text();
-        assert!(log.contains("residue-up") && log.contains("[REDACTED:"), "{id}: the control of the log");
+        assert!(
+            log.contains("residue-up") && log.contains("[REDACTED:"),
+            "{id}: control: the log contains the output, with masked secrets"
+        );
     }
 }
 

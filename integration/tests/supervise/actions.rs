@@ -111,7 +111,7 @@ fn each_step_has_its_own_settings() {
         resource_limits: Some(ResourceLimits { nofile: Some(77), ..ResourceLimits::default() }),
         ..run("echo $(id -u) $(pwd) $SHARED $(ulimit -n); exec >&2; echo to stderr")
     };
-    let silent = RunAction { suppress_log_output: true, ..run("echo nobody sees this") };
+    let silent = RunAction { suppress_log_output: true, ..run("echo suppressed") };
     let second =
         run("echo $(id -u) $(pwd) $SHARED; tr '\\0' ' ' </proc/1/comm; ps -e -o pid= 2>/dev/null | wc -l >/dev/null");
     let mut request = tree("own", serial(vec![action_of(first), action_of(silent), action_of(second)]));
@@ -197,9 +197,9 @@ fn failures_are_reported_as_diego_does() {
     assert_eq!(cli::run(&daemon.socket(), &["wait", "absent"]).status, 127);
     let restart = ["run", "--restart", "on-failure:1", "--", "/etc/passwd"];
     assert_eq!(cli::run(&daemon.socket(), &restart).status, 126);
-    let reported = daemon.api.run_to_end(tree("told", attempt(progress(sh("exit 9")))));
+    let reported = daemon.api.run_to_end(tree("reported", attempt(progress(sh("exit 9")))));
     assert_eq!((exit(&reported), ending(&reported).failure.is_none()), (Ok(0), true));
-    assert_eq!(lines(&daemon, "told"), ["STG out begins", "STG err has failed: Exited with status 9"]);
+    assert_eq!(lines(&daemon, "reported"), ["STG out begins", "STG err has failed: Exited with status 9"]);
     daemon.api.run_to_end(tree("well", progress(sh("echo working"))));
     assert_eq!(lines(&daemon, "well"), ["STG out begins", " out working", "STG out is done"]);
 }
@@ -229,7 +229,7 @@ fn cancelled_starting_step_receives_stop_signal() {
             }
             !ran
         });
-        assert!(life.is_some(), "none was cancelled while it was made");
+        assert!(life.is_some(), "no step was cancelled while its process was created");
     }
 }
 
@@ -238,12 +238,12 @@ fn sidecar_ends_with_the_main_action() {
     let daemon = Daemon::start();
     let mut request = tree("side", sh("while [ ! -e /tmp/up ]; do sleep 0.02; done; echo main"));
     request.tmpfs = vec![executor_proto::v1::Tmpfs { path: "/tmp".into(), ..Default::default() }];
-    let action = Some(sh("trap 'echo told; exit 0' TERM; touch /tmp/up; while :; do sleep 0.05; done"));
+    let action = Some(sh("trap 'echo stopped; exit 0' TERM; touch /tmp/up; while :; do sleep 0.05; done"));
     request.sidecars = vec![Sidecar { action, ..Sidecar::default() }];
     let container = daemon.api.run_to_end(request);
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     assert_eq!(step(&container, "sidecars[0].action").state(), step::State::Cancelled);
-    assert_eq!(lines(&daemon, "side"), [" out main", " out told"]);
+    assert_eq!(lines(&daemon, "side"), [" out main", " out stopped"]);
 }
 
 /// A step's secret files exist while the step runs, only for this step, and are owned by its user. Afterwards they are

@@ -118,7 +118,7 @@ fn container_becomes_ready_unready_and_ended() {
     assert!(!starting.startup_passed);
 
     within(&web, "touch /tmp/www/live /tmp/www/ready /tmp/up");
-    let ready = until(&daemon, "web", "it is ready", |web| web.ready);
+    let ready = until(&daemon, "web", "the container is ready", |web| web.ready);
     assert!(ready.startup_passed && status(&ready, CheckPurpose::Readiness).passing);
     let spec = ready.spec.unwrap().checks.unwrap();
     assert_eq!((spec.liveness[0].timeout, spec.start_timeout), (millis(1000), millis(60_000)), "defaults are shown");
@@ -127,12 +127,12 @@ fn container_becomes_ready_unready_and_ended() {
     assert_eq!(daemon.api.run(other).unwrap_err().code(), Code::AlreadyExists);
 
     within(&web, "rm /tmp/www/ready");
-    let busy = until(&daemon, "web", "it is not ready", |web| !web.ready);
+    let busy = until(&daemon, "web", "the container is not ready", |web| !web.ready);
     assert_eq!((busy.state(), busy.startup_passed), (State::Running, true));
     let why = "Failed to make HTTP request to '/ready' on port 8080: received status code 404";
     assert_eq!(status(&busy, CheckPurpose::Readiness).last_failure, why);
     within(&web, "touch /tmp/www/ready");
-    until(&daemon, "web", "it is ready again", |web| web.ready);
+    until(&daemon, "web", "the container is ready again", |web| web.ready);
 
     within(&web, "rm /tmp/www/live");
     let ended = daemon.api.wait("web").unwrap();
@@ -199,8 +199,8 @@ fn headers_are_sent_and_statuses_count() {
     let checks = |http: HttpCheck| Checks { readiness: vec![check(Kind::Http(http))], ..Checks::default() };
     daemon.api.started(with(checks(asked), script(PICKY, "right", &rootfs)));
     daemon.api.started(with(checks(other), script(PICKY, "wrong", &rootfs)));
-    until(&daemon, "right", "its status passes", |container| container.ready);
-    let wrong = until(&daemon, "wrong", "its status fails", |container| {
+    until(&daemon, "right", "the status 418 passes", |container| container.ready);
+    let wrong = until(&daemon, "wrong", "the status 418 fails", |container| {
         container.check_statuses.first().is_some_and(|status| status.last_failure.contains("418"))
     });
     assert!(!wrong.ready);
@@ -224,7 +224,7 @@ fn exec_check_runs_program_in_container() {
     let checks = Checks { liveness: vec![liveness], ..Checks::default() };
     let request = script("touch /tmp/ok; exec sleep 1000", "db", &rootfs).user("app").file("a", CANARY.as_bytes());
     let db = daemon.api.started(with(checks, request.grace_ms(0)));
-    until(&daemon, "db", "it is ready", |db| db.ready);
+    until(&daemon, "db", "the container is ready", |db| db.ready);
     within(&db, "rm /tmp/ok");
     let ended = daemon.api.wait("db").unwrap();
     assert_eq!(failed_as_unhealthy(&ended), "Instance became unhealthy: `/bin/sh` exited with status 3");
@@ -265,7 +265,7 @@ fn checks_go_on_when_executord_is_restarted() {
     let request = |id: &str| script(HTTPD, id, &rootfs).grace_ms(0);
     let container = daemon.api.started(with(checks, request("web")));
     within(&container, "until [ -d /tmp/www ]; do sleep 0.01; done; touch /tmp/www/live /tmp/www/ready /tmp/up");
-    let before = until(&daemon, "web", "it is ready", |web| web.ready);
+    let before = until(&daemon, "web", "the container is ready", |web| web.ready);
     // The start timeout expires while no executord is running.
     let never = Checks { startup: vec![tcp(1)], start_timeout: millis(3000), ..Checks::default() };
     daemon.api.started(with(never, request("never")));
@@ -319,7 +319,7 @@ fn start_timeout_begins_after_setup() {
         let done = cli::run(&daemon.socket(), &["exec", id, "--", "/bin/touch", "/tmp/go"]);
         assert_eq!(done.status, 0, "{done:?}");
     }
-    until(&daemon, "good", "it is ready", |good| good.ready);
+    until(&daemon, "good", "the container is ready", |good| good.ready);
     let ended = daemon.api.wait("never").unwrap();
     assert!(failed_as_unhealthy(&ended).starts_with("Instance never healthy after 1.5s: "), "control failed");
     assert!(daemon.api.get("good").unwrap().ready);
@@ -346,7 +346,7 @@ fn check_stays_in_its_container() {
     let network = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
     let shim = host::parent(pid(&container)).unwrap();
     assert_eq!(network(shim), network(daemon.launcher().unwrap()));
-    assert_ne!(network(pid(&container)), network(shim), "the control: the container has its own");
+    assert_ne!(network(pid(&container)), network(shim), "control: the container has its own network namespace");
     for id in ["neighbour", "alone", "host"] {
         daemon.api.delete(id, true).unwrap();
     }
@@ -408,7 +408,7 @@ fn end_by_checks_survives_kills() {
     let checks = Checks { liveness: vec![tcp(8080)], start_timeout: millis(1100), ..Checks::default() };
     let stubborn = sh("trap '' TERM; while :; do sleep 0.1; done").id("stubborn").grace_ms(60_000);
     let container = daemon.api.started(with(checks, stubborn));
-    until(&daemon, "stubborn", "it is being stopped", |container| container.state() == State::Stopping);
+    until(&daemon, "stubborn", "the container is stopping", |container| container.state() == State::Stopping);
     daemon.kill();
     kill(host::parent(pid(&container)).unwrap(), 9);
     daemon.start_again();
@@ -434,7 +434,7 @@ fn check_costs_executord_little() {
     for id in &ids {
         let server = sh("exec busybox httpd -f -p 8080").id(id).rootfs(&rootfs.reference());
         daemon.api.started(with(Checks { readiness: vec![tcp(8080); 4], ..Checks::default() }, server));
-        until(&daemon, id, "it is ready", |container| container.ready);
+        until(&daemon, id, "the container is ready", |container| container.ready);
     }
     let made = || -> u32 {
         let containers = ids.iter().map(|id| daemon.api.get(id).unwrap());

@@ -32,7 +32,7 @@ fn exec_exit_status_is_reported() {
         assert_eq!(executed(&daemon.api, script("c", text)).unwrap().exit, Some(exit), "{text}");
     }
     let both = executed(&daemon.api, script("c", "echo out; echo err >&2; cat")).unwrap();
-    assert_eq!((&*both.stdout, &*both.stderr), (&b"out\n"[..], &b"err\n"[..]), "and its input is empty");
+    assert_eq!((&*both.stdout, &*both.stderr), (&b"out\n"[..], &b"err\n"[..]), "the input of the process is empty");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn unexecutable_program_is_reported_with_errno() {
 fn invalid_requests_are_refused_by_field() {
     let daemon = sleeping("c");
     let refused = |start: ExecStart| executed(&daemon.api, start).err().unwrap();
-    assert_eq!(refused(script("nobody", "true")).code(), Code::NotFound);
+    assert_eq!(refused(script("no-such", "true")).code(), Code::NotFound);
     let bad = ExecStart { user: "no/body".into(), dir: "x".into(), ..start("c", "", &[]) };
     let reported = refused(bad);
     assert_eq!(reported.code(), Code::InvalidArgument);

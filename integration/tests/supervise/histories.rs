@@ -102,7 +102,7 @@ impl History {
         let Some(id) = self.any() else { return };
         match self.node.api.run(Self::request(&id, self.containers[&id].quick)) {
             Ok(response) => {
-                assert!(!response.created, "{id} was made twice");
+                assert!(!response.created, "{id} was created twice");
                 self.evaluate(&response.container.unwrap());
             }
             Err(status) => assert!(self.key_lost && status.code() == Code::AlreadyExists, "{id}: {status}"),
@@ -239,7 +239,7 @@ fn seed() -> u64 {
 #[test]
 fn random_histories_keep_earlier_responses_valid() {
     let seed = seed();
-    eprintln!("again with {SEED}={seed}");
+    eprintln!("to repeat this history, set {SEED}={seed}");
     let node = Supervised::start();
     let before = node.footprint();
     let mut history = History { node, random: seed, containers: BTreeMap::new(), made: 0, key_lost: false };
@@ -251,7 +251,7 @@ fn random_histories_keep_earlier_responses_valid() {
         history.node.api.delete(&id, true).unwrap();
     }
     history.node.wait_until_back_at(&before, wait::DEFAULT_TIMEOUT).unwrap();
-    assert!(history.made > 5, "the control: something ran");
+    assert!(history.made > 5, "control: something ran");
 
     // These events are the last in the event log.
     history.node.api.run_to_end(History::request("last", true));

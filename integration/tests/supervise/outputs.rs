@@ -73,7 +73,11 @@ fn secret_in_output_directory_is_not_captured() {
     let request = request.file("/srv/key", CANARY.as_bytes()).file("/srv/db/password", CANARY.as_bytes());
     fs::set_permissions(rootfs.path().join("srv"), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let (container, fetched) = captured(&daemon, with_outputs(directory("/srv"), request));
-    assert_eq!(daemon.api.output(&container.id).text(), format!("{CANARY}{CANARY}"), "the control: it is readable");
+    assert_eq!(
+        daemon.api.output(&container.id).text(),
+        format!("{CANARY}{CANARY}"),
+        "control: the secrets are readable in the container"
+    );
     assert_eq!(fetched.paths(), ["/srv/plain"]);
     assert_eq!(fetched.reason("/srv/key"), "a secret file");
     assert_eq!(fetched.reason("/srv/db"), "a directory of secret files");
@@ -95,7 +99,7 @@ fn symlink_to_a_secret_is_skipped() {
     let request = || sh(script).rootfs(&rootfs.reference()).file("/etc/app/key", CANARY.as_bytes());
     let (container, fetched) = captured(&daemon, with_outputs(directory("/srv"), request()));
     let seen = daemon.api.output(&container.id).text();
-    assert_eq!(seen, format!("{CANARY}{CANARY}{CANARY}real\n"), "the control: the links lead there");
+    assert_eq!(seen, format!("{CANARY}{CANARY}{CANARY}real\n"), "control: the links are readable in the container");
     assert_eq!(fetched.paths(), ["/srv/real"]);
     for link in ["/srv/link", "/srv/up", "/srv/dir", "/srv/plain", "/srv/host"] {
         assert_eq!(fetched.reason(link), "a symbolic link");
@@ -150,7 +154,7 @@ fn output_directory_contains_only_copied_secrets() {
         captured(&daemon, with_outputs(directory("/tmp/o"), request));
         places.push(files_containing(&kept(id), CANARY.as_bytes()).len());
     }
-    assert_eq!(places, [0, 2], "the second is the control");
+    assert_eq!(places, [0, 2], "control: the second container has copied the secrets into two files");
     let outputs = fs::metadata(kept("keeps").join("outputs")).unwrap();
     let parent = fs::metadata(kept("keeps")).unwrap();
     assert_eq!((outputs.mode() & 0o7777, outputs.uid(), outputs.gid()), (0o750, 0, parent.gid()));
@@ -240,7 +244,7 @@ fn files_unreadable_by_user_are_not_captured() {
     }
     let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), request()));
     let all = ["/srv/dir/x", "/srv/groups", "/srv/others", "/srv/own", "/srv/roots", "/srv/shut"];
-    assert_eq!(fetched.paths(), all, "root of a container may read all of it");
+    assert_eq!(fetched.paths(), all, "root of the container may read all files");
 }
 
 #[test]
@@ -268,7 +272,7 @@ fn entries_are_bounded() {
     let many = "import os\nos.mkdir('/tmp/o')\nfor i in range(10050): open(f'/tmp/o/{i}', 'w').close()\n";
     let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many])));
     assert_eq!(fetched.files.len(), 10_000);
-    assert_eq!(fetched.skipped, [("/tmp/o".into(), "more than 10000 entries: the rest was skipped".into())]);
+    assert_eq!(fetched.skipped, [("/tmp/o".into(), "more than 10000 entries: further entries were skipped".into())]);
     let links = "import os\nos.mkdir('/tmp/o')\nfor i in range(1005): os.symlink('x', f'/tmp/o/{i}')\n";
     let (container, fetched) =
         captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", links])));
@@ -330,7 +334,7 @@ fn outputs_of_every_end() {
         ("code", "/srv/pi", Code::NotFound, "no output \"/srv/pi\""),
         ("code", "/srv/pid/x", Code::NotFound, "no output"),
         ("code", "srv", Code::InvalidArgument, "path: must be an absolute path"),
-        ("nobody", "", Code::NotFound, "no container"),
+        ("no-such", "", Code::NotFound, "no container"),
     ] {
         let status = fetch(&daemon.api, id, path).unwrap_err();
         assert!(status.code() == code && status.message().contains(words), "{id} {path}: {status:?}");

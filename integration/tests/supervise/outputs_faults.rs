@@ -98,7 +98,7 @@ fn lost_shim_has_captured_nothing() {
     let shim = daemon.record("middle").shim.pid;
     kill(shim, 9);
     let container = daemon.api.wait("middle").unwrap();
-    assert_eq!(exit(&container), Ok(0), "the process had exited before");
+    assert_eq!(exit(&container), Ok(0), "the process exited before the shim was killed");
     assert_wiped(&container, "launcher");
 
     let script = "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done";
@@ -152,7 +152,7 @@ fn stop_cuts_a_capture_short() {
     assert_eq!(fetched.reason("/tmp/o"), "the container was stopped before the capture");
     assert_eq!(fetched.files.len(), reported.files as usize);
     assert_wiped(&container, "shim");
-    assert_eq!(helpers.len(), 1, "the control: there was one");
+    assert_eq!(helpers.len(), 1, "control: one helper was running");
     assert!(helpers.iter().all(|pid| integration::daemon::has_ended(*pid)));
     daemon.api.delete("stopped", false).unwrap();
 

@@ -26,7 +26,7 @@ fn random_trees_follow_rules_under_kills() {
     let count = number("EXECUTOR_TREES").unwrap_or(48) as usize;
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = number("EXECUTOR_TREES_SEED").unwrap_or_else(now) | 1;
-    eprintln!("again with EXECUTOR_TREES_SEED={seed}");
+    eprintln!("to repeat these trees, set EXECUTOR_TREES_SEED={seed}");
     let mut random = Random(seed);
     let mut node = Supervised::start();
     let before = node.footprint();
@@ -56,7 +56,7 @@ fn random_trees_follow_rules_under_kills() {
                 let container = node.api.get(id).unwrap();
                 if container.state() == State::Completed { Ok(container) } else { Err(Box::new(container)) }
             });
-            let container = ended.unwrap_or_else(|it| panic!("{id}, seed {seed} does not end\n{tree:#?}\n{it:#?}"));
+            let container = ended.unwrap_or_else(|it| panic!("{id}, seed {seed} did not complete\n{tree:#?}\n{it:#?}"));
             let output = node.api.output(id).text();
             Evaluator::new(&container, &output)
                 .evaluate(tree, &container)

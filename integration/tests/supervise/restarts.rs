@@ -77,7 +77,7 @@ fn failed_run_restarts_with_secrets() {
     daemon.api.started(request.clone());
     // Each run exits only after executord has read its events, because executord merges events that it reads together.
     for times in 1..=4 {
-        until(&daemon, "fails", "it runs", |container| {
+        until(&daemon, "fails", "the container runs", |container| {
             let ups = daemon.api.logs_so_far("fails").matches("up\n").count() as u64;
             (ups, count(container), step(container, "action").state()) == (times, times - 1, step::State::Running)
         });
@@ -173,7 +173,7 @@ fn restarts_go_on_without_executord_and_launcher() {
     // The restart after the second consecutive exit is delayed by an hour. The next executord keeps the delay.
     kill(second, 10);
     let waits = |container: &Container| container.restart.as_ref().is_some_and(|r| r.next_start_at.is_some());
-    let waiting = until(&daemon, "alone", "it is waiting", waits);
+    let waiting = until(&daemon, "alone", "a restart is pending", waits);
     assert_eq!((waiting.state(), waiting.ready, count(&waiting)), (State::Running, false, 1));
     let (next, last) = (waiting.restart.clone().unwrap().next_start_at, waiting.restart.clone().unwrap());
     let (next, ended_at) = (next.unwrap(), last.last_finished_at.unwrap());
@@ -202,7 +202,7 @@ fn killed_shim_during_restart_leaves_nothing() {
     let before = daemon.footprint();
     let request = sh("exit 1").id("lost").file("key", SECRET.as_bytes()).env("TOKEN", SECRET);
     daemon.api.started(restarted(request, policy(Mode::Always, 0, 3_600_000)));
-    until(&daemon, "lost", "it is waiting", |c| c.restart.as_ref().is_some_and(|r| r.next_start_at.is_some()));
+    until(&daemon, "lost", "a restart is pending", |c| c.restart.as_ref().is_some_and(|r| r.next_start_at.is_some()));
     kill(daemon.record("lost").shim.pid, 9);
     let ended = daemon.api.wait("lost").unwrap();
     assert_eq!(ending(&ended).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
@@ -230,14 +230,15 @@ fn liveness_check_restarts_and_resets() {
     let script = format!("touch /tmp/well; {WAITS}");
     let request = RunRequest { checks: Some(checks), ..sh(&script).id("sick").grace_ms(0) };
     daemon.api.started(restarted(request, policy(Mode::OnFailure, 1, 100)));
-    until(&daemon, "sick", "it is ready", |container| container.ready);
+    until(&daemon, "sick", "the container is ready", |container| container.ready);
     let spoil = || {
         let done = cli::run(&daemon.socket(), &["exec", "sick", "--", "/bin/rm", "/tmp/well"]);
         assert_eq!(done.status, 0, "{done:?}");
     };
     spoil();
-    let again = until(&daemon, "sick", "it is ready again", |container| container.ready && count(container) == 1);
-    assert_eq!(again.check_statuses[0].failures, 0, "the count starts again");
+    let again =
+        until(&daemon, "sick", "the container is ready again", |container| container.ready && count(container) == 1);
+    assert_eq!(again.check_statuses[0].failures, 0, "the failure count is reset");
     assert!(again.restart.unwrap().last_reason.starts_with("Instance became unhealthy: "));
     spoil();
     let ended = daemon.api.wait("sick").unwrap();
@@ -265,10 +266,12 @@ fn monitor_decides_as_diegos_does() {
     };
     let begun = daemon.api.started(monitored("diego", "touch /tmp/a; exec sleep 1000"));
     assert!(!begun.ready);
-    until(&daemon, "diego", "one has passed", |c| c.check_statuses.first().is_some_and(|status| status.passing));
-    assert!(!daemon.api.get("diego").unwrap().ready, "all must succeed");
+    until(&daemon, "diego", "the first part has passed", |c| {
+        c.check_statuses.first().is_some_and(|status| status.passing)
+    });
+    assert!(!daemon.api.get("diego").unwrap().ready, "all parts of the monitor must succeed");
     touch("/tmp/b", "/bin/touch");
-    let ready = until(&daemon, "diego", "it is ready", |container| container.ready);
+    let ready = until(&daemon, "diego", "the container is ready", |container| container.ready);
     assert_eq!(ready.spec.unwrap().checks.unwrap().liveness.len(), 2);
     daemon.api.delete("diego", true).unwrap();
     let mut never = monitored("late", "exec sleep 1000");
@@ -314,7 +317,7 @@ fn diegos_lines_are_in_the_log() {
     let begun = "APP Starting health monitoring of container";
     assert_eq!(lines("late"), [begun, &format!("APP {failure}"), "ONE ONE says", "TWO TWO says", "APP Exit status 0"]);
     daemon.api.started(monitored("healthy", &format!("touch /tmp/ok; {ENDS}")));
-    until(&daemon, "healthy", "it is ready", |container| container.ready);
+    until(&daemon, "healthy", "the container is ready", |container| container.ready);
     wait::until("the health change is in the log", || {
         (lines("healthy") == [begun, "APP Container became healthy"]).then_some(())
     });
@@ -341,7 +344,7 @@ fn sidecar_has_limits_of_its_own() {
     assert_eq!(sidecar.error, "Exited with status 137 (out of memory)");
     assert_eq!(step(&held, "action").state(), step::State::Cancelled, "the other step was killed");
     let free = daemon.api.run_to_end(with("free", HOG, Sidecar::default()));
-    assert!(!ending(&free).oom_killed, "the control: the container's limit is not reached");
+    assert!(!ending(&free).oom_killed, "control: the container's limit is not reached");
     assert!(daemon.api.output("free").text().contains("had enough"));
     let many = "for i in 1 2 3 4 5 6 7 8; do sleep 5 & done; echo all";
     let few = daemon.api.run_to_end(with("few", many, Sidecar { pids: 4, ..Sidecar::default() }));

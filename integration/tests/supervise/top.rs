@@ -56,24 +56,24 @@ fn top_sorts_filters_and_survives_restart() {
     });
     assert_eq!(ids(&lines).first().unwrap(), "busy", "{lines:#?}");
     assert!(has(&lines, "by cpu") && has(&lines, "allocated") && top.0.is_raw(), "{lines:#?}");
-    let lines = top.press(b"i", "it is sorted by id", |lines| has(lines, "by id"));
+    let lines = top.press(b"i", "the table is sorted by id", |lines| has(lines, "by id"));
     assert_eq!(ids(&lines), ["busy", "web-1", "web-2"]);
-    let lines = top.press(b"r", "it is reversed", |lines| has(lines, "reversed"));
+    let lines = top.press(b"r", "the order is reversed", |lines| has(lines, "reversed"));
     assert_eq!(ids(&lines), ["web-2", "web-1", "busy"]);
-    let lines = top.press(b"/web\r", "it is filtered", |lines| has(lines, "2 of 3 containers"));
+    let lines = top.press(b"/web\r", "the table is filtered", |lines| has(lines, "2 of 3 containers"));
     assert_eq!(ids(&lines), ["web-2", "web-1"]);
 
-    assert!(lines.iter().any(|line| line.len() > 40), "the control: some line is longer than the terminal will be");
+    assert!(lines.iter().any(|line| line.len() > 40), "control: some line is longer than the terminal will be");
     top.0.resize(5, 40);
-    top.press(b"", "it fits the smaller terminal", |lines| {
+    top.press(b"", "the table fits the smaller terminal", |lines| {
         lines.len() <= 5 && lines.iter().all(|line| line.chars().count() <= 40)
     });
     top.0.resize(24, 100);
-    top.press(b"", "it fills the larger one", |lines| lines.iter().any(|line| line.len() > 40));
+    top.press(b"", "the table fills the larger terminal", |lines| lines.iter().any(|line| line.len() > 40));
 
     daemon.kill();
     top.press(b"", "the missing executord is reported", |lines| has(lines, "executord is unavailable"));
-    assert_eq!(ids(&top.lines()), ["web-2", "web-1"], "the last reading stays");
+    assert_eq!(ids(&top.lines()), ["web-2", "web-1"], "the last values stay visible");
     daemon.start_again();
     daemon.api.started(sleeper("web-3"));
     top.press(b"", "the next executord is followed", |lines| has(lines, "web-3") && !has(lines, "is unavailable"));
@@ -91,7 +91,7 @@ fn top_sorts_filters_and_survives_restart() {
 fn signal_restores_terminal() {
     let daemon = Daemon::start();
     let mut top = Top::start(&daemon.socket(), 24, 80);
-    top.press(b"", "it is drawn", |lines| has(lines, "0 of 0 containers"));
+    top.press(b"", "the empty table is drawn", |lines| has(lines, "0 of 0 containers"));
     assert!(top.0.is_raw());
     kill(top.0.pid(), 15);
     top.0.wait();

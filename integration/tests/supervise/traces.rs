@@ -22,7 +22,7 @@ struct Trace {
 }
 
 impl Trace {
-    fn from_facts(pid: u32) -> Self {
+    fn attach(pid: u32) -> Self {
         let output = tempfile::NamedTempFile::new().unwrap();
         let traced = std::iter::once(pid as i32).chain(host::descendants(pid as i32));
         let count = traced.clone().count();
@@ -91,7 +91,7 @@ fn name_services(lines: &[String]) -> Vec<&String> {
 fn start_avoids_proc_writes_and_name_services() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     fs::write(rootfs.path().join("etc/nsswitch.conf"), "passwd: evil\n").unwrap();
-    let trace = Trace::from_facts(launcher.child.id());
+    let trace = Trace::attach(launcher.child.id());
     let reference = rootfs.reference();
     for (id, rootfs, user) in
         [("image", reference.as_str(), "app"), ("number", &reference, "4711"), ("host", "host", "vcap")]
@@ -119,7 +119,7 @@ fn start_avoids_proc_writes_and_name_services() {
     // Kernel settings are written through the launcher's own procfs, which is mounted nowhere. Their paths contain no
     // links.
     let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
-    assert!(!settings.is_empty(), "the control: a setting is traced");
+    assert!(!settings.is_empty(), "control: a setting is traced");
     assert!(
         settings.iter().all(|line| line.starts_with("openat2(") && line.contains("RESOLVE_NO_SYMLINKS")),
         "{settings:#?}"
@@ -130,7 +130,7 @@ fn start_avoids_proc_writes_and_name_services() {
     let shell = "read go; echo 0 >/proc/self/oom_score_adj; cat /etc/nsswitch.conf";
     let mut control =
         Command::new("sh").args(["-c", shell]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let trace = Trace::from_facts(control.id());
+    let trace = Trace::attach(control.id());
     drop(control.stdin.take());
     control.wait().unwrap();
     let lines = trace.lines();

@@ -6,12 +6,12 @@ same 125 "$(status_of agent-cli run --rootfs dir:/ -- true)" 'rootfs dir:/, as i
 for image in docker://docker.io/library/debian oci:/srv/layout:1 docker-archive:/srv/app.tar; do
     same 125 "$(status_of agent-cli run $image -- true)" "$image, as installed"
 done
-same 125 "$(status_of agent-cli image pull docker.io/library/debian)" 'to pull, as installed'
-same 125 "$(status_of agent-cli image import /etc/hostname)" 'to import, as installed'
+same 125 "$(status_of agent-cli image pull docker.io/library/debian)" 'image pull, as installed'
+same 125 "$(status_of agent-cli image import /etc/hostname)" 'image import, as installed'
 has "$(agent-cli info)" 'images +no repository; no imports; no archives'
 closed=$(status_of agent-cli run --rootfs "dir:$ROOTFS" --publish 8080:80 --network blue -- true 2>&1)
 has "$closed" 'ports_allowed'
-same 3 "$(status_of run -- sh -c 'exit 3')" 'the control: the directory that is allowed'
+same 3 "$(status_of run -- sh -c 'exit 3')" 'control: an allowed directory'
 sed -i -e 's/^allow_host_rootfs = false/allow_host_rootfs = true/' -e 's/^allow = \[\]/allow = ["*"]/' \
     -e 's/^\(allow_import\|allow_archives\) = false/\1 = true/' \
     -e 's/^ports_allowed = \[\]/ports_allowed = ["8000-8099"]/' /etc/executor/executor.toml

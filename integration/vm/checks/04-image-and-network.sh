@@ -16,7 +16,7 @@ umoci repack --image layout:1 bundle
 umoci config --image layout:1 --config.entrypoint /bin/sh --config.entrypoint -c --config.cmd 'echo of the image' \
     --config.env PATH=/bin --config.user app --config.workingdir /srv
 rm -r bundle
-at 'the image is made'
+at 'the image is built'
 
 cat >registry.yml <<END
 version: 0.1
@@ -36,7 +36,7 @@ pushed() {
 }
 eventually 120 pushed
 skopeo copy --quiet --insecure-policy oci:layout:1 docker-archive:app.tar:example/archived:1
-at 'it is in the registry, and in an archive'
+at 'the image is in the registry and in an archive'
 
 mkdir -p /etc/cni/net.d
 cat >/etc/cni/net.d/10-blue.conflist <<END

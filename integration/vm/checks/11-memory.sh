@@ -17,4 +17,4 @@ has "$printed" 'the memory limit \(32 MiB\) was reached'
 same 137 $code 'exit status'
 same True "$(agent-cli inspect --json oom | field '["result"]["oom_killed"]')" oom_killed
 agent-cli rm oom
-same 0 "$(status_of run --memory 32M -- sh -c 'head -c 1m /dev/zero | tail >/dev/null')" 'the control: what fits'
+same 0 "$(status_of run --memory 32M -- sh -c 'head -c 1m /dev/zero | tail >/dev/null')" 'control: a run within the limit'

@@ -28,5 +28,5 @@ for type in ext4 xfs; do
     # A run without the test would also pass.
     has "$printed" '^note: ok. 1 passed; 0 failed'
     note "$type: $(printf '%s\n' "$printed" | grep -o 'limited: .*')"
-    at "$type has held"
+    at "$type has enforced the limit"
 done

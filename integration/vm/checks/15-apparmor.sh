@@ -35,9 +35,9 @@ confined() {
     run --apparmor-profile executor-check "$@"
 }
 code=0
-told=$(confined -- true 2>&1) || code=$?
+refused=$(confined -- true 2>&1) || code=$?
 same 125 $code 'a profile that is not loaded'
-has "$told" 'executor-check.* is not loaded on this host'
+has "$refused" 'executor-check.* is not loaded on this host'
 apparmor_parser --replace "$made/profile"
 attempt='cat /proc/self/attr/current; cat /etc/group >/dev/null 2>&1 || echo denied'
 same "executor-check (enforce)
@@ -50,6 +50,6 @@ agent-cli rm -f confined
 free=$(run -- sh -c "$attempt")
 ! printf '%s\n' "$free" | grep -q -e denied -e executor-check || fail "control failed: the container without a profile is confined: $free"
 code=0
-told=$(run --apparmor-profile unconfined -- true 2>&1) || code=$?
+refused=$(run --apparmor-profile unconfined -- true 2>&1) || code=$?
 same 125 $code 'a profile that is not listed'
-has "$told" "this daemon's configuration has executor-check"
+has "$refused" "this daemon's configuration has executor-check"

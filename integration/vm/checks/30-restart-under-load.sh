@@ -17,11 +17,11 @@ launch() {
 says() {
     busybox nc -w 2 127.0.0.1 8084 </dev/null | grep -q from-long
 }
-# A request that fails during a restart is repeated. If both daemons were restarted, they do not have the original
-# request, and report that the id is in use: then the container exists.
+# A request that fails during a restart is repeated. After a restart of both daemons they no longer have the original
+# request, and refuse the id as in use. `inspect` then shows that the container exists.
 (for n in 1 2 3 4 5; do eventually 60 launch "short$n" $((n + 20)); done) &
 load=$!
-at "four run, five more are asked for"
+at "four containers run, five more are requested"
 for round in 1 2 3; do
     systemctl restart executord
     systemctl restart executor-launcher
@@ -29,7 +29,7 @@ for round in 1 2 3; do
     at "round $round"
 done
 wait $load
-at "all are started"
+at "all containers have been started"
 eventually 60 serves
 eventually 60 says
 for n in 1 2 3 4 5; do

@@ -11,22 +11,22 @@ done
 launch() {
     run -d --id "$1" -- sh -c "sleep 1; exit $2" || agent-cli inspect "$1"
 }
-# A request that fails while a daemon is down is repeated. If both daemons were killed, they do not have the original
-# request, and report that the id is in use: then the container exists.
+# A request that fails while a daemon is down is repeated. After a kill of both daemons they no longer have the original
+# request, and refuse the id as in use. `inspect` then shows that the container exists.
 (for n in 1 2 3 4 5; do eventually 60 launch "short$n" $((n + 20)); done) &
 load=$!
-at "four run, five more are asked for"
+at "four containers run, five more are requested"
 for round in 1 2 3; do
     for victims in executord executor-launcher 'executord executor-launcher'; do
         for victim in $victims; do
             kill -9 "$(pid $victim)"
         done
         eventually 30 serves
-        at "round $round: $victims killed, and there again"
+        at "round $round: $victims killed and restarted"
     done
 done
 wait $load
-at "all are started"
+at "all containers have been started"
 for n in 1 2 3 4 5; do
     same $((n + 20)) "$(status_of agent-cli wait "short$n")" "short$n"
     at "short$n ended"

@@ -12,7 +12,7 @@ ended() {
     [ -e /var/lib/executor/containers/ends/exit.json ] && [ -s /var/lib/executor/containers/ends/exit.json ]
 }
 eventually 30 ended
-same sleep "$(cat "/proc/$stays/comm")" 'it runs on'
+same sleep "$(cat "/proc/$stays/comm")" 'the container continues to run'
 # Only the socket is active: the first call starts the daemon, which starts its launcher.
 systemctl start executord.socket
 eventually 60 serves

@@ -18,6 +18,6 @@ for line in sys.stdin:
     seen[entry["PRIORITY"]] += 1
 assert "6" in seen, seen
 if sys.argv[1] == "executor-launcher":
-    assert "3" in seen or "4" in seen, ("the control: a shim was killed", seen)
+    assert "3" in seen or "4" in seen, ("control: the kill of a shim is logged as a warning or an error", seen)
 print("note:", sys.argv[1], "lines by severity:", dict(sorted(seen.items())))' $unit
 done

@@ -1,9 +1,9 @@
-# An image from a registry, run by the package in a user namespace as the image's user, who reads the secrets. It is
-# available after a restart and without the registry, cannot be removed while in use, and is removed completely.
+# An image from a registry, run by the package in a user namespace as the image's user, who reads the secrets. The image
+# is available after a restart and without the registry, cannot be removed while in use, and is removed completely.
 . "$VM/lib.sh"
 digest=$(agent-cli image pull --quiet $IMAGE)
 has "$digest" '^sha256:[0-9a-f]{64}$'
-same 'of the image' "$(agent-cli run $IMAGE)" 'its own command'
+same 'of the image' "$(agent-cli run $IMAGE)" "the image's own command"
 out=$(printf secret-of-the-image | agent-cli run --file a=@- --redact none $IMAGE -- '
     id -u; cat private; echo; cat /etc/cf-service-bindings/a; echo; ls /bin/tail 2>&1; cat /proc/self/uid_map')
 same 1234 "$(printf '%s\n' "$out" | head -1)" 'the user'
@@ -24,7 +24,7 @@ eventually 60 serves
 same "$digest" "$(agent-cli image ls -q)" 'images after a restart'
 same "$pid" "$(agent-cli inspect --json used | field '["processes"][0]["pid"]')" 'the same process'
 same 'of the image' "$(agent-cli run $IMAGE)" 'without the registry'
-same 125 "$(status_of agent-cli image rm $IMAGE)" 'to remove what is used'
+same 125 "$(status_of agent-cli image rm $IMAGE)" 'the removal of an image in use'
 agent-cli rm -f used
 agent-cli image rm $IMAGE
 same '' "$(agent-cli image ls -q)" 'images'
@@ -33,7 +33,7 @@ empty() {
 }
 eventually 60 empty
 
-same 125 "$(status_of agent-cli run --pull never $IMAGE)" 'the control: nothing is left to run'
+same 125 "$(status_of agent-cli run --pull never $IMAGE)" 'control: the image is not stored any more'
 agent-cli image import - <$IMAGES/app.tar
 same 'of the image' "$(agent-cli run --pull never example/archived:1)" 'from an archive'
 agent-cli image rm example/archived:1

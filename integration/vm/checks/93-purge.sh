@@ -7,7 +7,7 @@ gone() {
     done
     left=$(find /etc/systemd /var/lib/systemd/deb-systemd-helper-* -name '*execut*' 2>/dev/null || true)
     same '' "$left" 'traces of the units'
-    same 1 "$(dpkg -s executor 2>&1 | grep -c 'not installed')" 'dpkg knows nothing of it'
+    same 1 "$(dpkg -s executor 2>&1 | grep -c 'not installed')" 'dpkg reports the package as not installed'
     ! grep executor /etc/subuid /etc/subgid 2>/dev/null || fail 'ranges of user ids are still assigned'
     getent passwd executor >/dev/null || fail 'the user executor was removed'
     systemctl daemon-reload

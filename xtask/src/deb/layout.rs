@@ -169,7 +169,7 @@ fn completions(program: &str) -> [(String, String); 3] {
 pub(super) fn directory(path: &Path) -> anyhow::Result<()> {
     if !path.exists() {
         path.parent().map_or(Ok(()), directory)?;
-        fs::create_dir(path).with_context(|| path.display().to_string())?;
+        fs::create_dir(path).with_context(|| format!("cannot create directory {}", path.display()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
@@ -188,7 +188,7 @@ pub(super) fn write(to: &Path, content: &[u8]) -> anyhow::Result<()> {
     to.parent().map_or(Ok(()), directory)?;
     let mut file = fs::File::options().write(true).create_new(true).mode(0o644).open(to)?;
     file.set_permissions(fs::Permissions::from_mode(0o644))?;
-    file.write_all(content).with_context(|| to.display().to_string())
+    file.write_all(content).with_context(|| format!("cannot write {}", to.display()))
 }
 
 /// Writes a compressed file, without name and timestamp in its header.

@@ -27,7 +27,7 @@ pub(super) struct Container<'a> {
 }
 
 /// Results of a completed container.
-pub(super) struct Ended {
+pub(super) struct ContainerResult {
     /// Exit status of the process, as returned by `agent-cli run`.
     pub(super) exit_status: Option<i32>,
     pub(super) wipe: Wipe,
@@ -98,7 +98,7 @@ impl<'a> Container<'a> {
     }
 
     /// Sends SIGTERM, waits for the exit, and reads the result from `inspect`.
-    pub(super) fn stop(mut self) -> anyhow::Result<Ended> {
+    pub(super) fn stop(mut self) -> anyhow::Result<ContainerResult> {
         self.daemon.agent(&["stop", ID])?;
         let rest = self.output.collect::<std::io::Result<Vec<_>>>()?;
         ensure!(rest.is_empty(), "the container printed {rest:?} after it was ready");
@@ -126,11 +126,11 @@ impl<'a> Container<'a> {
             bytes: wipe["bytes"].as_u64().context("the receipt has no size")?,
             verified: wipe["verified"].as_bool().unwrap_or(false),
         };
-        Ok(Ended { exit_status, wipe, facts })
+        Ok(ContainerResult { exit_status, wipe, facts })
     }
 }
 
-impl Ended {
+impl ContainerResult {
     pub(super) fn facts(&self) -> &[(String, String)] {
         &self.facts
     }

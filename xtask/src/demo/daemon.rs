@@ -93,7 +93,7 @@ impl Daemon {
     /// Stops the daemon, and waits until it has cleaned up. Returns its directory and the processes that still run.
     pub(super) fn stop(mut self) -> anyhow::Result<(TempDir, Vec<Process>)> {
         let mut processes = self.processes()?;
-        self.end()?;
+        self.terminate()?;
         let start = Instant::now();
         // The launcher removes the directory last, and then exits.
         while !processes.is_empty() && start.elapsed() < EXIT_TIMEOUT {
@@ -104,7 +104,7 @@ impl Daemon {
         Ok((std::mem::replace(&mut self.directory, empty), processes))
     }
 
-    fn end(&mut self) -> anyhow::Result<()> {
+    fn terminate(&mut self) -> anyhow::Result<()> {
         if self.child.try_wait()?.is_none() {
             kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         }
@@ -121,7 +121,7 @@ impl Daemon {
             );
             std::thread::sleep(Duration::from_millis(10));
         }
-        ensure!(status.success(), "executord: {status}\n{}", self.log());
+        ensure!(status.success(), "executord failed ({status}):\n{}", self.log());
         Ok(())
     }
 
@@ -132,8 +132,8 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            eprintln!("xtask: stopping the demo's daemon: {error:#}");
+        if let Err(error) = self.terminate() {
+            eprintln!("xtask: cannot stop the demo's daemon: {error:#}");
         }
     }
 }

@@ -40,7 +40,7 @@ impl Secret {
             .context("cannot start sha256sum")?;
         child.stdin.take().context("the child has no standard input")?.write_all(self.reveal())?;
         let done = child.wait_with_output()?;
-        ensure!(done.status.success(), "sha256sum: {}", done.status);
+        ensure!(done.status.success(), "sha256sum failed: {}", done.status);
         Ok(String::from_utf8(done.stdout)?.split(' ').next().unwrap_or_default().to_owned())
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn write(root: &Path, to: &Path) -> anyhow::Result<usize> {
     let count = check(root)?;
     let pages = read(root)?;
     if to.exists() {
-        fs::remove_dir_all(to).with_context(|| to.display().to_string())?;
+        fs::remove_dir_all(to).with_context(|| format!("cannot remove {}", to.display()))?;
     }
     let mut copied = BTreeSet::new();
     for (path, text) in &pages {
@@ -88,7 +88,7 @@ pub(super) fn write(root: &Path, to: &Path) -> anyhow::Result<usize> {
         copy.parent()
             .map_or(Ok(()), fs::create_dir_all)
             .and_then(|()| fs::copy(root.join(&file), &copy))
-            .with_context(|| file.display().to_string())?;
+            .with_context(|| format!("cannot copy {}", file.display()))?;
     }
     put(&to.join(SUMMARY), &summary(&fs::read_to_string(root.join(PAGES).join(SUMMARY))?))?;
     for name in SETTINGS {
@@ -111,7 +111,7 @@ fn summary(docs: &str) -> String {
 fn read(root: &Path) -> anyhow::Result<Pages> {
     let mut pages = Pages::new();
     for (path, _) in PROJECT {
-        let text = fs::read_to_string(root.join(path)).with_context(|| path.to_owned())?;
+        let text = fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
         pages.insert(path.into(), text);
     }
     below(root, Path::new(PAGES), &mut pages)?;
@@ -120,7 +120,7 @@ fn read(root: &Path) -> anyhow::Result<Pages> {
 }
 
 fn below(root: &Path, dir: &Path, pages: &mut Pages) -> anyhow::Result<()> {
-    for entry in fs::read_dir(root.join(dir)).with_context(|| dir.display().to_string())? {
+    for entry in fs::read_dir(root.join(dir)).with_context(|| format!("cannot list {}", dir.display()))? {
         let entry = entry?;
         let (name, path) = (entry.file_name(), dir.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
@@ -171,7 +171,9 @@ fn joined(from: &Path, path: &str) -> Option<PathBuf> {
 
 fn put(path: &Path, text: &str) -> anyhow::Result<()> {
     let dir = path.parent().context("the path has no directory")?;
-    fs::create_dir_all(dir).and_then(|()| fs::write(path, text)).with_context(|| path.display().to_string())
+    fs::create_dir_all(dir)
+        .and_then(|()| fs::write(path, text))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

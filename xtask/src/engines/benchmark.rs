@@ -158,12 +158,12 @@ fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow:
     let mut line = String::new();
     BufReader::new(program.stdout.take().context("the child has no standard output")?).read_line(&mut line)?;
     let result = serde_json::from_str(&line)
-        .with_context(|| format!("density: {}", fs::read_to_string(&log).unwrap_or_default()));
+        .with_context(|| format!("density failed: {}", fs::read_to_string(&log).unwrap_or_default()));
     let after = memory(&stage.room);
     drop(program.stdin.take()); // density then removes the pods
     let status = program.wait()?;
     let Density { starts, lists } = result?;
-    ensure!(status.success(), "density: {}", fs::read_to_string(&log).unwrap_or_default());
+    ensure!(status.success(), "density failed: {}", fs::read_to_string(&log).unwrap_or_default());
     figure.memory_kib_per_pod = after?.saturating_sub(before) / PODS as u64;
     figure.times_ms.insert(format!("pod with a container, on a node with up to {PODS}"), starts);
     figure.times_ms.extend(lists.into_iter().map(|(name, times)| (format!("{name}, {PODS} pods"), times)));

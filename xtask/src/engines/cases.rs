@@ -119,7 +119,9 @@ impl CaseOptions {
 /// Returns the directory with the product's programs, which are built if none is given.
 pub(super) fn programs(workspace: &Workspace, given: Option<&Path>) -> anyhow::Result<PathBuf> {
     match given {
-        Some(programs) => programs.canonicalize().with_context(|| programs.display().to_string()),
+        Some(programs) => {
+            programs.canonicalize().with_context(|| format!("cannot resolve the directory {}", programs.display()))
+        }
         None => {
             dist::build(workspace)?;
             Ok(workspace.dist())

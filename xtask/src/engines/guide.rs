@@ -22,22 +22,22 @@ pub(super) fn run(
     directory: &Path,
     runtime: &Runtime,
 ) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(workspace.root.join(GUIDE)).context(GUIDE)?;
+    let text = std::fs::read_to_string(workspace.root.join(GUIDE)).with_context(|| format!("cannot read {GUIDE}"))?;
     let block = text.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next()).context(GUIDE)?;
     let script = directory.join("guide.sh");
     std::fs::write(&script, format!("set -e\n{block}"))?;
     let path = std::env::var("PATH").unwrap_or_default();
     // `script` provides the terminal.
     let mut command = room.command("script");
-    // nsenter changes the directory. The kernel stops crictl (SIGTTOU) when it sets the terminal's mode in the
-    // background.
+    // nsenter changes the working directory, so change it back. `--foreground` keeps crictl in the foreground: the
+    // kernel stops (SIGTTOU) a background process that sets the terminal's mode.
     let line = format!("cd {} && timeout --foreground 120 bash guide.sh", directory.display());
     command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     command.env("PATH", format!("{}:{path}", supplies.programs().display()));
     command.env("CONTAINER_RUNTIME_ENDPOINT", format!("unix://{}", runtime.socket.display()));
     let done = command.stdin(Stdio::null()).output().context("cannot start script")?;
     let printed = String::from_utf8_lossy(&done.stdout).replace('\r', "");
-    ensure!(done.status.success(), "{GUIDE}: {}\n{printed}", done.status);
+    ensure!(done.status.success(), "the commands of {GUIDE} failed ({}):\n{printed}", done.status);
     let mut lines = printed.lines();
     for expected in EXPECTED {
         // A terminal can print a control character before the line.

@@ -50,7 +50,7 @@ impl Program {
     /// the program's name.
     pub(super) fn modules(&self) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
         let listed = Command::new(&self.executable).args(["--list", "--format", "terse"]).output()?;
-        ensure!(listed.status.success(), "{} --list: {}", self.executable.display(), listed.status);
+        ensure!(listed.status.success(), "{} --list failed: {}", self.executable.display(), listed.status);
         let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for test in String::from_utf8(listed.stdout)?.lines().filter_map(|line| line.strip_suffix(": test")) {
             let module = test.split_once("::").map_or(self.name.as_str(), |(module, _)| module);

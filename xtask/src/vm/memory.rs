@@ -6,13 +6,13 @@
 //! these lines:
 //!
 //! - `@secret STATE DOOR KIND DIGITS`: a secret in hexadecimal. In each digit the highest bit is changed, so that the
-//!   guest holds the secret only where it was delivered. DOOR is the entry point. STATE is `gone` if the container has
-//!   exited, and `kept` if a running container holds the secret.
+//!   guest holds the secret only where it was delivered. DOOR is the entry point through which the secret was passed.
+//!   STATE is `gone` if the container has exited, and `kept` if a running container holds the secret.
 //! - `@settled RELEASE`: one second has passed since the last exit, and the third disk contains /proc/kpageflags.
 //! - `@failed TEXT`: the guest cannot continue.
 //!
-//! As a control, the same search must find every kept secret. For each other secret, the search reports where it was
-//! found. With `init_on_free=1`, it must not be found.
+//! As a control, the same search must find every kept secret. For every other secret, the search reports where the
+//! secret was found. With `init_on_free=1`, none of these other secrets may be found.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -95,7 +95,7 @@ fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> 
     let shown = machine.shown.as_ref().context("the memory of the machine is not a shared file")?;
     for (file, bytes) in [(&shown.memory, u64::from(MEMORY_MB) << 20), (&shown.pages, PAGES_BYTES)] {
         let made = File::create(file).and_then(|file| file.set_len(bytes));
-        made.with_context(|| file.display().to_string())?;
+        made.with_context(|| format!("cannot create {}", file.display()))?;
     }
     let running = machine.boot(&format!("vm.memory {parameter}"))?;
     let deadline = Instant::now() + machine.deadline;

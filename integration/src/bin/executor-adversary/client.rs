@@ -1,4 +1,4 @@
-//! Attacks by a client: they search executord's memory for secrets of requests, and exhaust resources that other
+//! Attacks by a client. The attacks search executord's memory for secrets of requests, or exhaust resources that other
 //! clients need.
 
 mod crowd;
@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Attack] = &[
         control: memory::printed_control,
     },
     Attack {
-        name: "callers: connections that say nothing",
+        name: "callers: connections that send nothing",
         position: Position::Client,
         claim: "silent connections do not lock out other clients permanently",
         attack: crowd::silent,
@@ -46,7 +46,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "memory: actions within actions",
         position: Position::Client,
-        claim: "a request of 2 MB costs executord no more than a few times its size, whatever its content",
+        claim: "a request of 2 MB costs executord at most 48 MiB of memory, whatever its content",
         attack: crowd::nested,
         control: crowd::nested_control,
     },

@@ -77,8 +77,8 @@ fn python(id: &str, script: &str, arguments: &[&str]) -> RunRequest {
     program("/usr/bin/python3", &[&["-c", script], arguments].concat()).id(id).memory(MEMORY)
 }
 
-/// Waits until a script has printed a line that begins with `word`, and returns its last line.
-fn said(daemon: &Daemon, id: &str, word: &str) -> String {
+/// Waits until a script has printed a line that begins with `word`, and returns that line.
+fn wait_for_line(daemon: &Daemon, id: &str, word: &str) -> String {
     let entries = daemon.api.follow(id).until(|entry| String::from_utf8_lossy(&entry.data).starts_with(word));
     entries.last().map(|entry| String::from_utf8_lossy(&entry.data).trim().to_owned()).unwrap_or_default()
 }
@@ -99,7 +99,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     for attempt in 0..scale.pick(1, 5) {
         let id = format!("c{attempt}");
         let container = daemon.api.started(python(&id, LEASE, &[path, "stay"]).file("a", b"old"));
-        let said = said(&daemon, &id, "lease");
+        let said = wait_for_line(&daemon, &id, "lease");
         let fd = said.rsplit(' ').next().unwrap_or_default();
         let old = format!("/proc/{}/fd/{fd}", integration::api::pid(&container));
         ensure!(std::fs::read(&old)? == b"old", "{old} does not contain the old value");
@@ -132,7 +132,7 @@ pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
 pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     daemon.api.started(python("c", REQUESTS, &["all"]));
-    let taken = said(&daemon, "c", "requests");
+    let taken = wait_for_line(&daemon, "c", "requests");
     let ours = on_the_host(REQUESTS, &["one"])?;
     let reported = format!("in the container: {taken}; then on the host: {ours}");
     Ok(Outcome::new((!ours.contains("taken 1,")).then(|| reported.clone()), reported))
@@ -159,7 +159,7 @@ fn growth(script: &str, amount: u64) -> anyhow::Result<(u64, u64)> {
     let daemon = Daemon::start();
     let before = unreclaimable()?;
     daemon.api.started(python("c", script, &[&amount.to_string()]));
-    let said = said(&daemon, "c", "taken");
+    let said = wait_for_line(&daemon, "c", "taken");
     let grown = unreclaimable()?.saturating_sub(before);
     daemon.api.delete("c", true)?;
     let taken = said.split(' ').nth(1).and_then(|count| count.parse().ok()).context(said)?;
@@ -181,7 +181,7 @@ pub(crate) fn locks_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let before = std::fs::read_to_string("/proc/locks")?.lines().count();
     daemon.api.started(python("c", LOCKS, &["3000"]));
-    said(&daemon, "c", "taken");
+    wait_for_line(&daemon, "c", "taken");
     let more = std::fs::read_to_string("/proc/locks")?.lines().count().saturating_sub(before);
     ensure!(more > 2900, "the kernel lists {more} additional locks, expected more than 2900");
     Ok(format!("the kernel lists {more} additional locks"))
@@ -204,7 +204,7 @@ pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
 pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let container = daemon.api.started(python("c", NETLINK, &["2"]));
-    said(&daemon, "c", "taken");
+    wait_for_line(&daemon, "c", "taken");
     let table = std::fs::read_to_string(format!("/proc/{}/net/netlink", integration::api::pid(&container)))?;
     let most = table.lines().filter_map(|line| line.split_whitespace().nth(4)?.parse::<u64>().ok()).max();
     ensure!(
@@ -220,22 +220,22 @@ pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     let users = scale.pick("8", "100");
     // Each user is one process; the number of processes is not the limit under test.
     daemon.api.started(python("crowd", CROWD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
-    let crowd = said(&daemon, "crowd", "connected");
+    let crowd = wait_for_line(&daemon, "crowd", "connected");
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
-    let greeted = said(&daemon, "victim", "greeting");
+    let greeted = wait_for_line(&daemon, "victim", "greeting");
     let reported = format!("{crowd}; another container: {greeted}");
-    Ok(Outcome::new((greeted != "greeting came").then(|| reported.clone()), reported))
+    Ok(Outcome::new((greeted != "greeting received").then(|| reported.clone()), reported))
 }
 
 /// Control: without the other containers the greeting is received, and a container without a token receives none.
 pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
-    let greeted = said(&daemon, "victim", "greeting");
-    ensure!(greeted == "greeting came", "{greeted}");
+    let greeted = wait_for_line(&daemon, "victim", "greeting");
+    ensure!(greeted == "greeting received", "{greeted}");
     daemon.api.started(python("none", GREETING, &[]));
-    let alone = said(&daemon, "none", "greeting");
-    ensure!(alone != "greeting came", "a container without a token receives the greeting");
+    let alone = wait_for_line(&daemon, "none", "greeting");
+    ensure!(alone != "greeting received", "a container without a token receives the greeting");
     let socket = integration::runtime::socket(&daemon);
     Ok(format!(
         "without the other containers the greeting is received; the socket has mode {:o}",
@@ -248,9 +248,9 @@ pub(crate) fn flooded(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.pick("4", "64");
     daemon.api.started(python("flood", FLOOD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
-    let flood = said(&daemon, "flood", "flooding");
+    let flood = wait_for_line(&daemon, "flood", "flooding");
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
-    let greeted = said(&daemon, "victim", "greeting");
+    let greeted = wait_for_line(&daemon, "victim", "greeting");
     let reported = format!("{flood}; another container: {greeted}");
-    Ok(Outcome::new((greeted != "greeting came").then(|| reported.clone()), reported))
+    Ok(Outcome::new((greeted != "greeting received").then(|| reported.clone()), reported))
 }

@@ -103,7 +103,8 @@ pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("opened from the host, the file was read after {rounds} rounds"))
 }
 
-/// Archive entries that escape to a file outside of the directory `/tmp/in/below`. [`is_outside`] checks for the file.
+/// Archive entries that escape to a file outside of the directory `/tmp/in/below`. [`find_violations`] checks for such
+/// a file.
 const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Regular, "../made", "")],
     &[(EntryType::Regular, "x/../../made", "")],
@@ -115,8 +116,8 @@ const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Symlink, "o", ".."), (EntryType::Link, "old-link", "o/old")],
 ];
 
-/// Returns the violations after an archive was unpacked.
-fn is_outside(daemon: &Daemon) -> anyhow::Result<Option<String>> {
+/// Checks the directory after an archive was unpacked. Returns the violations, or `None` if there are none.
+fn find_violations(daemon: &Daemon) -> anyhow::Result<Option<String>> {
     let look = "cd /tmp/in; ls made 2>/dev/null; test \"$(cat old)\" = old || echo old was written; \
                 test \"$(stat -c %h old)\" = 1 || echo old was linked";
     let looked = executed(&daemon.api, script("c", look))?.text();
@@ -135,7 +136,7 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
     let daemon = with_directories()?;
     for entries in OUTSIDE {
         let reported = put(&daemon, "/tmp/in/below", &archive(entries)?);
-        if let Some(wrong) = is_outside(&daemon)? {
+        if let Some(wrong) = find_violations(&daemon)? {
             return Ok(Outcome::Through(format!("{entries:?}: {wrong} ({reported:?})")));
         }
     }
@@ -146,6 +147,6 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
 pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_directories()?;
     put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;
-    let seen = is_outside(&daemon)?.context("control failed: the check does not find the intentional file")?;
+    let seen = find_violations(&daemon)?.context("control failed: the check does not find the intentional file")?;
     Ok(format!("the check finds an intentional file: {}", seen.trim()))
 }

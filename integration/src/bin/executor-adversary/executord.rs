@@ -1,5 +1,5 @@
-//! Attacks by executord's user: actions that a compromised executord can cause in the launcher or a shim. The launcher
-//! and the shims run as root.
+//! Attacks by executord's user: actions by which a compromised executord can attack the launcher or a shim. The
+//! launcher and the shims run as root.
 
 mod disk;
 mod messages;
@@ -31,7 +31,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "launcher: two ids for one container",
         position: Position::Executord,
-        claim: "a launch whose id differs from its plan creates no container that the launcher does not know",
+        claim: "if the id of a launch differs from the id in its plan, the launcher still cleans up the container",
         attack: messages::two_ids,
         control: messages::two_ids_control,
     },

@@ -18,14 +18,14 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "layers: a file of a terabyte of holes",
         position: Position::Image,
-        claim: "the size of holes in a layer's files is checked before they are read",
+        claim: "the size of holes in a layer's files is checked before the holes are read",
         attack: holes,
         control: holes_control,
     },
     Attack {
         name: "layers: a blob that is a hole",
         position: Position::Image,
-        claim: "the size of holes in a blob is checked before they are read, whatever its media type",
+        claim: "the size of holes in a blob is checked before the holes are read, whatever the media type of the blob",
         attack: hollow,
         control: hollow_control,
     },

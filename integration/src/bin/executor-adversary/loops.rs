@@ -47,7 +47,7 @@ const REFILL_SECONDS: u64 = 5;
 
 /// Runs containers whose process exits immediately, until each container waits for at least a second before a restart.
 /// Returns the number of restarts of each container.
-fn paced(daemon: &Daemon, count: usize) -> Vec<u64> {
+fn run_restart_loops(daemon: &Daemon, count: usize) -> Vec<u64> {
     let every = prost_types::Duration { seconds: 0, nanos: 100_000_000 };
     let policy =
         RestartPolicy { mode: Mode::Always.into(), max_retries: 0, min_delay: Some(every), max_delay: Some(every) };
@@ -70,7 +70,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     daemon.api.run_to_end(program("/bin/true", &[]).id("other"));
     let begun = Instant::now();
-    let restarts = paced(&daemon, scale.pick(5, 100));
+    let restarts = run_restart_loops(&daemon, scale.pick(5, 100));
     let most = BURST + begun.elapsed().as_secs() / REFILL_SECONDS + 1;
     // The other client's events are still available, including the first event.
     let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("the event stream is empty")?;
@@ -85,7 +85,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
 /// Control: a container is restarted at least [`BURST`] times before the delay.
 fn restarts_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
-    let restarts = paced(&daemon, 1);
+    let restarts = run_restart_loops(&daemon, 1);
     ensure!(
         restarts.iter().all(|count| *count >= BURST),
         "{restarts:?} restarts, expected at least {BURST} of each container"

@@ -81,13 +81,13 @@ const THIEF: &str = "198.51.100.9";
 const NAME: &str = "rebind.test";
 
 /// Servers in the outside world that record received connections and datagrams.
-struct Beyond {
+struct OutsideServers {
     network: Network,
     connections: Arc<AtomicUsize>,
     datagrams: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl Beyond {
+impl OutsideServers {
     fn start() -> anyhow::Result<Self> {
         let network = Network::new();
         network.configure_both_families("10-test.conflist", "test");
@@ -157,7 +157,7 @@ fn probe(daemon: &Daemon, id: &str, more: impl Fn(RunRequest) -> RunRequest) -> 
 }
 
 fn leave(scale: Scale) -> anyhow::Result<Outcome> {
-    let beyond = Beyond::start()?;
+    let beyond = OutsideServers::start()?;
     let daemon = beyond.network.daemon("allow_egress = true");
     let rule = |destination: &str, port: u32| EgressRule {
         protocol: Protocol::Tcp.into(),
@@ -198,7 +198,7 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
 
 /// Control: with open egress, the same packets arrive.
 fn leave_control(_: Scale) -> anyhow::Result<String> {
-    let beyond = Beyond::start()?;
+    let beyond = OutsideServers::start()?;
     let daemon = beyond.network.daemon("allow_egress = true");
     let reported = probe(&daemon, "open", |request| RunRequest { egress: true, ..request });
     beyond.settle(&daemon);
@@ -214,7 +214,8 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Returns the addresses of the attacker's names. Each name changes its addresses in a different way.
+/// Returns the addresses of one of the attacker's names. Some names alternate between two addresses, by the number of
+/// earlier lookups.
 fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
     match name.split('.').next().unwrap_or_default() {
         "rebind" if number.is_multiple_of(2) => addresses(&[PUBLIC]),

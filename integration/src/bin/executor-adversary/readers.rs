@@ -118,9 +118,9 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     // After its reader has disconnected, the process continues.
     let stood = written(pids[2]);
     drop(leaving);
-    let goes_on =
+    let resumed =
         wait::within(COMPLETION_TIMEOUT, || if written(pids[2]) > stood + (1 << 20) { Ok(()) } else { Err(()) });
-    if goes_on.is_err() {
+    if resumed.is_err() {
         faults.push("a process waits for a disconnected reader".to_owned());
     }
     let begun = Instant::now();

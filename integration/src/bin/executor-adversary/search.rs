@@ -10,7 +10,7 @@ use executor_residue::{Needles, Search};
 const WIPE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the secrets that a process currently has in memory, with the size of each finding.
-pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
+pub(crate) fn find_secrets(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let mut needles = Needles::new()?;
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
     let mut search = Search::new(&needles);
@@ -21,10 +21,10 @@ pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<St
 }
 
 /// Waits up to [`WIPE_TIMEOUT`] until the memory of a process contains no secret. Returns the remaining secrets.
-pub(crate) fn kept(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
+pub(crate) fn remaining_secrets(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let end = Instant::now() + WIPE_TIMEOUT;
     loop {
-        let held = held(pid, secrets)?;
+        let held = find_secrets(pid, secrets)?;
         if held.is_empty() || Instant::now() > end {
             return Ok(held);
         }

@@ -26,7 +26,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "tls: half-open handshakes from many addresses",
         position: Position::Client,
-        claim: "700 half-open handshakes a second cut no caller that is 100 ms away",
+        claim: "700 half-open handshakes a second disconnect no caller with a round-trip time of 100 ms",
         attack: half_open,
         control: half_open_control,
     },
@@ -90,7 +90,7 @@ impl Flood {
                     for _ in 0..u128::from(EACH_SECOND) * BATCH_INTERVAL.as_millis() / 1000 {
                         number += 1;
                         let from = Ipv4Addr::from_bits((127 << 24 | 1 << 16) + number);
-                        tokio::spawn(hang(from, to, Arc::clone(&counted)));
+                        tokio::spawn(half_open_handshake(from, to, Arc::clone(&counted)));
                     }
                     sleep_until(begun + BATCH_INTERVAL * tick).await;
                 }
@@ -112,7 +112,7 @@ impl Drop for Flood {
 }
 
 /// Sends the beginning of a handshake, and waits until the daemon closes the connection.
-async fn hang(from: Ipv4Addr, to: SocketAddr, opened: Arc<AtomicU32>) {
+async fn half_open_handshake(from: Ipv4Addr, to: SocketAddr, opened: Arc<AtomicU32>) {
     let Ok(mut stream) = connect_from(from, to).await else { return };
     opened.fetch_add(1, Ordering::Relaxed);
     let _ = stream.write_all(&[0x16, 3, 1, 2, 0]).await; // header of a ClientHello
@@ -134,7 +134,8 @@ async fn delayed(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unp
 /// Forwards one connection at a time to the daemon with [`ONE_WAY_DELAY`] in each direction, from a loopback address.
 async fn delay_proxy(listener: TcpListener, from: Ipv4Addr, to: SocketAddr) {
     while let Ok((client, _)) = listener.accept().await {
-        // The daemon accepts when the client's bytes arrive, or just before.
+        // Connect only now: on a real link, the daemon would accept the connection at about the time at which the
+        // client's first bytes arrive.
         sleep(ONE_WAY_DELAY * 2).await;
         let Ok(server) = connect_from(from, to).await else { continue };
         let ((read, write), (from_server, to_server)) = (client.into_split(), server.into_split());
@@ -313,7 +314,7 @@ fn removed_control(_: Scale) -> anyhow::Result<String> {
 
 /// Connects with a certificate that expires in a few seconds, or with a certificate that does not expire. Returns true
 /// if the connection still works after the expiry.
-fn after_end(expires: bool) -> anyhow::Result<bool> {
+fn is_served_after_expiry(expires: bool) -> anyhow::Result<bool> {
     const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(6);
     let tls = TlsDaemon::start(&format!("[[callers]]\nuri = '{GUEST}'\nmethods = ['read']\n"), "");
     let mut params = identity(GUEST);
@@ -330,13 +331,13 @@ fn after_end(expires: bool) -> anyhow::Result<bool> {
 }
 
 fn expired(_: Scale) -> anyhow::Result<Outcome> {
-    let fault = after_end(true)?
+    let fault = is_served_after_expiry(true)?
         .then(|| format!("the connection is served {} s after its certificate expired", CLOSE_TIMEOUT.as_secs()));
     Ok(Outcome::new(fault, "the connection was closed"))
 }
 
 /// Control: a connection whose certificate is still valid is served at the same time.
 fn expired_control(_: Scale) -> anyhow::Result<String> {
-    ensure!(after_end(false)?, "control failed: a connection with a valid certificate was closed");
+    ensure!(is_served_after_expiry(false)?, "control failed: a connection with a valid certificate was closed");
     Ok("a connection whose certificate is valid is served at the same time".into())
 }

@@ -84,7 +84,7 @@ fn content() -> WebAnswer {
 
 /// Builds a zip archive with `entries` entries for one directory, and an end record (zip64) that claims `counted`
 /// entries.
-fn zip_of(entries: usize, counted: u64) -> Vec<u8> {
+fn new_zip(entries: usize, counted: u64) -> Vec<u8> {
     const NAME: &[u8] = b"d/";
     let mut local = [0; 30];
     local[..4].copy_from_slice(b"PK\x03\x04");
@@ -119,7 +119,7 @@ fn entries(scale: Scale) -> anyhow::Result<Outcome> {
     let entries = scale.pick(1_000_001, 2_000_000);
     // The second archive has fewer entries than its end record states.
     for (archive, words) in
-        [(zip_of(entries, entries as u64), "entries; at most 1000000"), (zip_of(10, u64::from(u32::MAX)), "damaged")]
+        [(new_zip(entries, entries as u64), "entries; at most 1000000"), (new_zip(10, u64::from(u32::MAX)), "damaged")]
     {
         match downloaded(archive) {
             Some(why) if why.contains(words) => {}
@@ -135,7 +135,7 @@ fn entries(scale: Scale) -> anyhow::Result<Outcome> {
 
 /// Control: the same archive with 10 entries is unpacked.
 fn entries_control(_: Scale) -> anyhow::Result<String> {
-    let why = downloaded(zip_of(10, 10));
+    let why = downloaded(new_zip(10, 10));
     ensure!(why.is_none(), "an archive of 10 entries was not unpacked: {why:?}");
     Ok("the same archive with 10 entries is unpacked".into())
 }

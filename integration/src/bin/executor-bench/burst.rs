@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::Options;
 use crate::client::{Client, TRUE_WITH_SECRET};
 use crate::peer::Peer;
-use crate::processor::{Meter, Rest, Used, Watched};
+use crate::processor::{IdleLoad, Meter, Used, Watched};
 use crate::stage::{Executor, Stage};
 use crate::stats::Sample;
 
@@ -31,7 +31,7 @@ pub(crate) struct Burst {
 pub(crate) struct Bursts {
     pub(crate) containers: u32,
     pub(crate) all: Vec<Burst>,
-    pub(crate) rest: Rest,
+    pub(crate) rest: IdleLoad,
 }
 
 /// A peer or the executor, as it runs a burst.
@@ -60,7 +60,7 @@ impl Contestant<'_> {
 /// Measures the peers that can run several containers at once, and the executor. In each round every contestant runs
 /// one burst.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Bursts> {
-    let mut rest = Rest::wait().await?;
+    let mut rest = IdleLoad::wait().await?;
     let peers = stage.peers.iter().filter(|peer| peer.runs_several()).map(Contestant::Peer);
     let contestants: Vec<_> = peers.chain(stage.executors.iter().map(Contestant::Executor)).collect();
     let empty = |contestant: &Contestant<'_>| {
@@ -88,10 +88,10 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
 async fn one(
     contestant: &Contestant<'_>,
     count: u32,
-    rest: Rest,
+    rest: IdleLoad,
     prefix: &str,
 ) -> anyhow::Result<(Vec<Duration>, Used)> {
-    integration::interrupt::go_on()?;
+    integration::interrupt::check()?;
     let watched = match contestant {
         Contestant::Peer(_) => Watched::Programs,
         Contestant::Executor(executor) => Watched::Daemon(&executor.daemon),

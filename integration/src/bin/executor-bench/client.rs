@@ -68,7 +68,7 @@ impl Shape {
 pub(crate) struct Client {
     connection: executor_client::Client,
     runs: executor_client::Client,
-    waiting: Waiting,
+    waiting: ExitWaiters,
     rootfs: String,
 }
 
@@ -77,7 +77,7 @@ type Exit = (Instant, RunResult);
 
 /// Waiters for exit events, by container id.
 #[derive(Clone, Default)]
-struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
+struct ExitWaiters(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
 /// Returns the socket path of a connection.
 fn socket_of(connection: &executor_client::Client) -> anyhow::Result<&std::path::Path> {
@@ -88,8 +88,8 @@ impl Client {
     /// Connects and subscribes to new events.
     pub(crate) async fn new(connection: executor_client::Client, rootfs: &Rootfs) -> anyhow::Result<Self> {
         let events = connection.events(None, "").await.context("cannot watch events")?;
-        let waiting = Waiting::default();
-        tokio::spawn(waiting.clone().hand_out(events));
+        let waiting = ExitWaiters::default();
+        tokio::spawn(waiting.clone().dispatch(events));
         let runs = executor_client::Client::connect(socket_of(&connection)?).await?;
         Ok(Self { connection, runs, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
     }
@@ -172,7 +172,7 @@ fn port() -> PortMapping {
     PortMapping { host_port: PORT, container_port: 80, ..PortMapping::default() }
 }
 
-impl Waiting {
+impl ExitWaiters {
     fn expect(&self, id: &str) -> oneshot::Receiver<Exit> {
         let (sender, receiver) = oneshot::channel();
         self.lock().insert(id.to_owned(), sender);
@@ -180,12 +180,12 @@ impl Waiting {
     }
 
     /// Timestamps each exit event on arrival and passes it to its waiter.
-    async fn hand_out(self, mut events: Events) {
+    async fn dispatch(self, mut events: Events) {
         while let Ok(message) = events.next().await {
             let now = Instant::now();
             let Some(event) = message.event.filter(|event| event.kind() == Kind::Completed) else { continue };
             if let Some(waiter) = self.lock().remove(&event.container_id) {
-                // If the receiver is gone, the waiter has timed out and has reported the error itself.
+                // If the receiver was dropped, the waiter has timed out and has reported the error itself.
                 let _ = waiter.send((now, event.result.unwrap_or_default()));
             }
         }

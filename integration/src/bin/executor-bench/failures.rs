@@ -1,7 +1,7 @@
 //! Runs many containers, eight at a time, counts the failed runs, and measures the CPU time per run.
 
 use crate::client::TRUE_WITH_SECRET;
-use crate::processor::{Meter, Rest, Used, Watched};
+use crate::processor::{IdleLoad, Meter, Used, Watched};
 use crate::stage::Executor;
 use crate::throughput::for_executor;
 
@@ -16,13 +16,13 @@ pub(crate) struct Failures {
     pub(crate) lines: Vec<String>,
     pub(crate) used: Used,
     /// Load of the idle machine.
-    pub(crate) rest: Rest,
+    pub(crate) rest: IdleLoad,
 }
 
 /// Runs the containers and counts failures. A failure does not stop the measurement.
 pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Failures> {
-    integration::interrupt::go_on()?;
-    let mut rest = Rest::wait().await?;
+    integration::interrupt::check()?;
+    let mut rest = IdleLoad::wait().await?;
     let meter = Meter::start(rest, Watched::Daemon(&executor.daemon))?;
     let run = for_executor(&executor.client, TRUE_WITH_SECRET, LANES, RUNS, "failures").await;
     let used = meter.stop(RUNS).await?;

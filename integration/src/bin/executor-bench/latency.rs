@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Options;
 use crate::peer::Peer;
-use crate::processor::{Meter, Rest, Used, Watched};
+use crate::processor::{IdleLoad, Meter, Used, Watched};
 use crate::run::Run;
 use crate::stage::{Ours, Stage};
 use crate::stats::{Sample, Shuffle};
@@ -21,8 +21,8 @@ const BLOCK: u32 = 20;
 /// Figures of one contestant.
 pub(crate) struct Latency {
     pub(crate) name: String,
-    /// Time until the exit is known. For a runtime, the driver knows the exit of the process. For the executor, the
-    /// client knows the exit of the container, which by then has been wiped and recorded on disk.
+    /// Time until the exit is known. A runtime's driver knows the exit of the process. The executor's client knows the
+    /// exit of the container after the secrets have been wiped and the result has been recorded on disk.
     pub(crate) exit: Sample,
     /// Time until the container is also deleted. The floor and bubblewrap have nothing to delete.
     pub(crate) gone: Sample,
@@ -36,7 +36,7 @@ pub(crate) struct Latency {
 /// Figures of all contestants, and the load of the idle machine.
 pub(crate) struct Latencies {
     pub(crate) all: Vec<Latency>,
-    pub(crate) rest: Rest,
+    pub(crate) rest: IdleLoad,
 }
 
 impl Latency {
@@ -85,7 +85,7 @@ impl Contestant<'_> {
     }
 
     /// Returns the CPU time of a block of consecutive containers.
-    async fn block(&self, rest: Rest, prefix: &str) -> anyhow::Result<Used> {
+    async fn block(&self, rest: IdleLoad, prefix: &str) -> anyhow::Result<Used> {
         match self {
             Self::Peer(peer) => {
                 let prepared = (0..BLOCK).map(|number| peer.prepare(format!("{prefix}-{number}")));
@@ -124,14 +124,14 @@ pub(crate) async fn rounds(
     let mut all: Vec<_> = contestants.iter().map(Latency::from_contestant).collect();
     let mut order: Vec<_> = (0..contestants.len()).collect();
     let mut shuffle = Shuffle::default();
-    let mut rest = Rest::wait().await?;
+    let mut rest = IdleLoad::wait().await?;
     for round in 0..WARM_UP + options.runs {
         if round % ROUNDS == ROUNDS - 1 {
             rest.sample().await?;
         }
         shuffle.shuffle(&mut order);
         for &index in &order {
-            integration::interrupt::go_on()?;
+            integration::interrupt::check()?;
             let run = contestants[index].run(format!("{prefix}-{index}-{round}")).await?;
             if round >= WARM_UP {
                 all[index].add(&run);
@@ -142,7 +142,7 @@ pub(crate) async fn rounds(
     for block in 0..options.runs.div_ceil(BLOCK) {
         shuffle.shuffle(&mut order);
         for &index in &order {
-            integration::interrupt::go_on()?;
+            integration::interrupt::check()?;
             let used = contestants[index].block(rest, &format!("{prefix}-{index}-block-{block}")).await?;
             all[index].used.add(used);
         }

@@ -53,7 +53,7 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::host::{Host, RuntimeDirectory};
-use crate::processor::Rest;
+use crate::processor::IdleLoad;
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::stage::Stage;
@@ -209,13 +209,13 @@ async fn one(options: &Options, stage: &Stage<'_>, part: Part, report: &mut Repo
         Part::Throughput => report.throughput(&throughput::measure(options, stage).await?),
         Part::Burst => report.burst(&burst::measure(options, stage).await?),
         Part::Redaction => {
-            let mut rest = Rest::wait().await?;
+            let mut rest = IdleLoad::wait().await?;
             let speeds = redaction::measure()?;
             rest.sample().await?;
             report.redaction(&speeds, rest);
         }
         Part::Strangers => {
-            let mut rest = Rest::wait().await?;
+            let mut rest = IdleLoad::wait().await?;
             let strangers = strangers::measure().await?;
             rest.sample().await?;
             report.strangers(&strangers, rest);

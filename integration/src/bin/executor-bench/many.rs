@@ -10,12 +10,12 @@ use crate::Options;
 use crate::client::PAUSE;
 use crate::daemon::Daemon;
 use crate::processes::{self, Memory};
-use crate::processor::{Meter, Rest, Used, Watched};
+use crate::processor::{IdleLoad, Meter, Used, Watched};
 use crate::stage::Executor;
 
 /// Number of concurrent calls.
 pub(crate) const LANES: u32 = 8;
-/// Number of starts in a group: the average times of the first and of the last group are reported.
+/// Number of starts in the first and in the last group, whose average start times are reported.
 const PART: u32 = 100;
 /// Timeout for resources that are released after the response.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,14 +35,14 @@ pub(crate) struct Many {
     pub(crate) delete: Duration,
     /// Memory while all containers are idle.
     pub(crate) memory: Memory,
-    pub(crate) left: Left,
+    pub(crate) left: ResourceCounts,
     /// Load of the idle machine.
-    pub(crate) rest: Rest,
+    pub(crate) rest: IdleLoad,
 }
 
-/// Number of a daemon's resources on the host, or the difference to an earlier count.
+/// Numbers of a daemon's resources on the host, or their increase since an earlier count.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
+pub(crate) struct ResourceCounts {
     pub(crate) processes: usize,
     pub(crate) cgroups: usize,
     pub(crate) mounts: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Left {
     pub(crate) files: usize,
 }
 
-impl Left {
+impl ResourceCounts {
     /// Counts the daemon's resources that exist on the host now.
     fn count(daemon: &Daemon) -> anyhow::Result<Self> {
         let (run, launcher) = (daemon.run_dir(), Some(daemon.launcher()?.cast_signed()));
@@ -76,7 +76,7 @@ impl Left {
     }
 
     /// Returns true if all counts are 0.
-    pub(crate) fn is_nothing(self) -> bool {
+    pub(crate) fn is_zero(self) -> bool {
         self.named().iter().all(|(_, count)| *count == 0)
     }
 }
@@ -87,8 +87,8 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     // The first container creates directories that remain afterwards.
     executor.client.start("many-first", PAUSE).await?;
     executor.client.delete("many-first", true).await?;
-    let mut rest = Rest::wait().await?;
-    let before = Left::count(daemon)?;
+    let mut rest = IdleLoad::wait().await?;
+    let before = ResourceCounts::count(daemon)?;
 
     let (meter, began) = (Meter::start(rest, Watched::Daemon(daemon))?, Instant::now());
     let started = for_all(executor, count, Call::Start).await;
@@ -98,7 +98,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
         started.sort_unstable();
         let contained = processes::contained(daemon)?;
         ensure!(contained >= count as usize, "{contained} containers run, expected {count}");
-        let there = Left::count(daemon)?.since(before);
+        let there = ResourceCounts::count(daemon)?.since(before);
         let all_seen = there.processes >= 2 * count as usize && there.cgroups >= count as usize;
         ensure!(
             all_seen && there.files > 0,
@@ -118,7 +118,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     let (start, start_used, first, last, part, memory) = measured?;
     deleted?;
     let delete_used = meter.stop(count).await?;
-    let left = left_at_last(daemon, before).await?;
+    let left = wait_until_released(daemon, before).await?;
     rest.sample().await?;
     let name = executor.name.clone();
     let containers = count;
@@ -126,11 +126,11 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
 }
 
 /// Waits until no resource is left, up to the timeout. Returns the remaining resources.
-async fn left_at_last(daemon: &Daemon, before: Left) -> anyhow::Result<Left> {
+async fn wait_until_released(daemon: &Daemon, before: ResourceCounts) -> anyhow::Result<ResourceCounts> {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
-        let left = Left::count(daemon)?.since(before);
-        if left.is_nothing() || Instant::now() > deadline {
+        let left = ResourceCounts::count(daemon)?.since(before);
+        if left.is_zero() || Instant::now() > deadline {
             return Ok(left);
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -146,7 +146,7 @@ enum Call {
 /// Makes a call for each container, [`LANES`] at a time. Returns the times of the responses. An error is returned after
 /// all lanes have finished.
 async fn for_all(executor: &Executor, count: u32, call: Call) -> anyhow::Result<Vec<Instant>> {
-    integration::interrupt::go_on()?;
+    integration::interrupt::check()?;
     let mut lanes = JoinSet::new();
     for lane in 0..LANES {
         let client = executor.client.lane().await?;

@@ -21,7 +21,7 @@ pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Idle> {
     let before = Memory::read(&executor.daemon)?;
     let mut outcome = Ok(());
     for number in 0..CONTAINERS {
-        integration::interrupt::go_on()?;
+        integration::interrupt::check()?;
         outcome = executor.client.start(&format!("idle-{number}"), PAUSE).await;
         if outcome.is_err() {
             break;

@@ -29,7 +29,7 @@ const CLIENT: &str = "client";
 
 /// Load of the machine without the benchmark, in CPU seconds per second.
 #[derive(Clone, Copy)]
-pub(crate) struct Rest {
+pub(crate) struct IdleLoad {
     /// Load before the measurement, which is subtracted from CPU times.
     load: f64,
     /// Highest load that was measured before the measurement or in its pauses.
@@ -47,7 +47,7 @@ pub(crate) enum Watched<'a> {
 
 /// A running measurement of CPU time.
 pub(crate) struct Meter<'a> {
-    rest: Rest,
+    rest: IdleLoad,
     watched: Watched<'a>,
     began: Instant,
     machine: Duration,
@@ -64,7 +64,7 @@ pub(crate) struct Used {
     processes: Vec<(&'static str, Duration)>,
 }
 
-impl Rest {
+impl IdleLoad {
     /// Waits until the machine is idle, for a minute at most, and measures its load.
     pub(crate) async fn wait() -> anyhow::Result<Self> {
         let deadline = Instant::now() + IDLE_TIMEOUT;
@@ -73,7 +73,7 @@ impl Rest {
             if load <= BUSY || Instant::now() >= deadline {
                 return Ok(Self { load, highest: load });
             }
-            integration::interrupt::go_on()?;
+            integration::interrupt::check()?;
             eprintln!(
                 "executor-bench: waiting until the machine is idle; it uses {:.0} ms of processor time a second",
                 load * 1e3
@@ -136,7 +136,7 @@ impl Watched<'_> {
 }
 
 impl<'a> Meter<'a> {
-    pub(crate) fn start(rest: Rest, watched: Watched<'a>) -> anyhow::Result<Self> {
+    pub(crate) fn start(rest: IdleLoad, watched: Watched<'a>) -> anyhow::Result<Self> {
         Ok(Self { rest, watched, began: Instant::now(), processes: watched.read()?, machine: machine()? })
     }
 
@@ -236,15 +236,15 @@ mod tests {
 
     #[test]
     fn one_busy_sample_is_not_rest() {
-        let quiet = Rest { load: 0.01, highest: BUSY };
+        let quiet = IdleLoad { load: 0.01, highest: BUSY };
         assert!(quiet.is_quiet());
-        assert!(!Rest { highest: BUSY + 0.01, ..quiet }.is_quiet());
+        assert!(!IdleLoad { highest: BUSY + 0.01, ..quiet }.is_quiet());
     }
 
     #[tokio::test]
     async fn sample_counts_other_processes() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let mut rest = Rest { load: 0.0, highest: 0.0 };
+        let mut rest = IdleLoad { load: 0.0, highest: 0.0 };
         let seen = rest.sample().await;
         child.kill().unwrap();
         child.wait().unwrap();

@@ -81,7 +81,7 @@ pub(crate) fn measure() -> anyhow::Result<Speeds> {
     let mut shuffle = Shuffle::default();
     let mut out = Vec::with_capacity(2 * OUTPUT);
     for _ in 0..ROUNDS {
-        integration::interrupt::go_on()?;
+        integration::interrupt::check()?;
         shuffle.shuffle(&mut order);
         for index in &order {
             contestants[*index].go(&mut out);

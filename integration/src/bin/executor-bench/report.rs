@@ -9,18 +9,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::processor::Rest;
+use crate::processor::IdleLoad;
 use crate::redaction::Speeds;
 use crate::stage::Stage;
 use crate::stats::Sample;
 use crate::strangers::Strangers;
 
-const METHOD: &str = "interleaved: every contestant once a round, in an order shuffled anew; medians and ratios of one \
-                      run; same rootfs, static `true`, namespaces (executor: a user namespace besides), limits and \
-                      user (bwrap: no limits, root without capabilities). Runtimes: create, start, exit, delete. \
-                      Executor: from the client's call to the exit event (wiped, cgroup gone, result recorded), its \
-                      own seccomp filter always on, on a kept connection. Processor time: of the whole machine with \
-                      threads of the kernel, to the end of the deletion, less the machine's use at rest.";
+const METHOD: &str = "Interleaved: every contestant runs once per round, in a newly shuffled order. Figures are medians \
+                      and ratios of medians from one run. All contestants have the same rootfs, static `true`, \
+                      namespaces, limits and user; the executor adds a user namespace; bwrap has no limits and runs \
+                      as root without capabilities. Runtimes are timed over create, start, exit and delete. The \
+                      executor is timed from the client's call to the exit event (secrets wiped, cgroup removed, \
+                      result recorded), with its own seccomp filter, on a persistent connection. Processor time is \
+                      the time of the whole machine, including kernel threads, until the deletion has ended, minus \
+                      the load of the idle machine.";
 
 /// A report that prints and stores each part when it is added.
 pub(crate) struct Report {
@@ -59,12 +61,12 @@ impl Report {
         );
         println!("Method: {METHOD}");
         if self.json["recorded_by_perf"] == true {
-            println!("perf records during the measurement, which itself uses processor time.");
+            println!("perf is recording. The recording itself uses processor time.");
         }
     }
 
     /// Reports the load of the idle machine, before the table of a part.
-    fn rest(&mut self, part: &'static str, rest: Rest) {
+    fn rest(&mut self, part: &'static str, rest: IdleLoad) {
         let [load, highest] = [rest.load(), rest.highest()].map(|load| load * 1e3);
         println!();
         if !rest.is_quiet() {
@@ -78,7 +80,7 @@ impl Report {
         );
     }
 
-    pub(crate) fn redaction(&mut self, speeds: &Speeds, rest: Rest) {
+    pub(crate) fn redaction(&mut self, speeds: &Speeds, rest: IdleLoad) {
         self.rest("redaction", rest);
         println!(
             "\nMasking {} values ({} forms) in output, MB per second of processor time (median)",
@@ -99,7 +101,7 @@ impl Report {
         });
     }
 
-    pub(crate) fn strangers(&mut self, strangers: &Strangers, rest: Rest) {
+    pub(crate) fn strangers(&mut self, strangers: &Strangers, rest: IdleLoad) {
         self.rest("strangers", rest);
         let Strangers { quiet, beset, handshakes, over, resident: (before, most) } = strangers;
         let a_minute = *handshakes as f64 / over.as_secs_f64() * 60.0;

@@ -28,7 +28,7 @@ const WINDOW_LENGTH: Duration = Duration::from_secs(10);
 const WINDOWS: usize = 3;
 /// Delay between two calls of the authenticated caller.
 const CALL_DELAY: Duration = Duration::from_millis(5);
-/// Number of calls for each call on a new connection.
+/// Interval, in calls, between two calls on a new connection.
 const NEW: usize = 20;
 
 /// Figures without and with unauthenticated clients.
@@ -74,7 +74,7 @@ fn measured() -> anyhow::Result<Strangers> {
     for window in 0..2 * WINDOWS {
         let beset = window % 2 == 1;
         let begun = Instant::now();
-        let crowd = beset.then(|| Crowd::start(address, Arc::clone(&kinds))).transpose()?;
+        let crowd = beset.then(|| UnauthenticatedClients::start(address, Arc::clone(&kinds))).transpose()?;
         let calls = if beset { &mut reported.beset } else { &mut reported.quiet };
         let mut number = 0;
         while begun.elapsed() < WINDOW_LENGTH {
@@ -97,13 +97,13 @@ fn measured() -> anyhow::Result<Strangers> {
 }
 
 /// Unauthenticated clients that connect from a separate thread.
-struct Crowd {
+struct UnauthenticatedClients {
     stop: tokio::sync::oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,
     begun: Arc<AtomicU64>,
 }
 
-impl Crowd {
+impl UnauthenticatedClients {
     fn start(address: SocketAddr, kinds: Arc<[Arc<ClientConfig>; 2]>) -> anyhow::Result<Self> {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let begun = Arc::new(AtomicU64::new(0));

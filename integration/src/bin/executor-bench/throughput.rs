@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::Options;
 use crate::client::{Client, Shape};
-use crate::processor::{Meter, Rest, Used, Watched};
+use crate::processor::{IdleLoad, Meter, Used, Watched};
 use crate::stage::{Ours, Stage};
 
 /// Numbers of concurrent containers.
@@ -27,7 +27,7 @@ pub(crate) struct Throughputs {
     pub(crate) all: Vec<Throughput>,
     /// Number of containers in each measurement; a multiple of every number of lanes.
     pub(crate) containers: u32,
-    pub(crate) rest: Rest,
+    pub(crate) rest: IdleLoad,
 }
 
 impl Throughput {
@@ -43,7 +43,7 @@ impl Throughput {
 
 /// Measures all contestants in turn, for each number of lanes.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Throughputs> {
-    let mut rest = Rest::wait().await?;
+    let mut rest = IdleLoad::wait().await?;
     let containers = options.lives / LANES[LANES.len() - 1] * LANES[LANES.len() - 1];
     let peers: Vec<_> = stage.peers.iter().filter(|peer| peer.runs_several()).collect();
     let mut ours = stage.ours(options);
@@ -52,14 +52,14 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     let mut our_figures: Vec<_> = ours.iter().map(|ours| Throughput::named(&ours.name)).collect();
     for lanes in LANES {
         for (peer, figures) in peers.iter().zip(&mut peer_figures) {
-            integration::interrupt::go_on()?;
+            integration::interrupt::check()?;
             let meter = Meter::start(rest, Watched::Programs)?;
             let ended = peer.run_at_once(lanes, containers, &format!("rate-{lanes}"));
             let (_, took) = ended.with_context(|| format!("{lanes} containers at a time"))?;
             figures.add(containers, took, meter.stop(containers).await?);
         }
         for (index, (ours, figures)) in ours.iter().zip(&mut our_figures).enumerate() {
-            integration::interrupt::go_on()?;
+            integration::interrupt::check()?;
             warm_up(ours, &format!("rate-{index}-{lanes}-first")).await?;
             let meter = Meter::start(rest, Watched::Daemon(ours.daemon))?;
             let run = for_executor(&ours.client, ours.shape, lanes, containers, &format!("rate-{index}")).await;

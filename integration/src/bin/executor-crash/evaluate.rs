@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 use crate::cycle::{self, CODE, ClientAnswers, Secrets, bounded, drive};
 use crate::host_network::HostNetwork;
 
-/// Timeout for the last steps of a shim and of the kernel.
+/// Timeout for cleanup by a shim and by the kernel after a container's exit.
 pub(crate) const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for which a copy of a secret may stay in memory, in a buffer that is about to be overwritten.
 const WIPE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ impl Fate {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Known => "exit code known",
-            Self::Unknown => "unknown, and said so",
+            Self::Unknown => "exit code reported as unknown",
             Self::Refused => "refused, id free",
         }
     }
@@ -61,7 +61,7 @@ pub(crate) struct Verdict {
 }
 
 /// A kill and the cycle in which it happened.
-pub(crate) struct KilledLife<'a> {
+pub(crate) struct KilledCycle<'a> {
     pub(crate) node: &'a Supervised,
     pub(crate) before: &'a Footprint,
     pub(crate) request: &'a RunRequest,
@@ -76,7 +76,7 @@ pub(crate) struct KilledLife<'a> {
     pub(crate) key_lost: bool,
 }
 
-impl KilledLife<'_> {
+impl KilledCycle<'_> {
     /// Checks every condition.
     pub(crate) fn evaluate(&self, answers: &ClientAnswers) -> Verdict {
         let mut verdict = Verdict::default();
@@ -181,8 +181,8 @@ impl KilledLife<'_> {
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The kill hit the process itself, or the starter of a tree's steps before or during a step. The failure
-        // reports it.
+        // The kill hit the process itself, or the process that starts the steps of a tree. The failure in the result
+        // reports this.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
         if is_cut && exit_code(ending).is_none() {
             verdict.fate = Some(Fate::Known);
@@ -190,7 +190,8 @@ impl KilledLife<'_> {
         }
         match (exit_code(ending), &ending.failure) {
             (Some(CODE), None) => verdict.fate = Some(Fate::Known),
-            // A process that no client stopped reports a failure in addition to its exit code.
+            // If the process exits on its own with a code other than 0, the result has a failure in addition to the
+            // exit code.
             (Some(CODE), Some(failure)) if failure.kind() == failure::Kind::Action => verdict.fate = Some(Fate::Known),
             (None, Some(_)) if ending.exit.is_none() => verdict.fate = Some(Fate::Unknown),
             _ => verdict.wrong.push(format!("the result has exit {:?} and failure {:?}", ending.exit, ending.failure)),
@@ -240,7 +241,7 @@ impl KilledLife<'_> {
         self.secrets.offer_first();
         match self.run() {
             Ok(true) => {}
-            Ok(false) => return verdict.wrong.push("the next run with the id found an old container".into()),
+            Ok(false) => return verdict.wrong.push("the next run with the same id returned the old container".into()),
             Err(status) => return verdict.wrong.push(format!("the next run: {}", describe(&status))),
         }
         let delete = executor_proto::v1::DeleteRequest { id: id.clone(), force: true };
@@ -302,7 +303,7 @@ pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
         }
         if Instant::now() > deadline {
             let hits: Vec<String> = report.hits.iter().map(ToString::to_string).collect();
-            return vec![format!("the secret is left: {}", hits.join("; "))];
+            return vec![format!("a secret remains: {}", hits.join("; "))];
         }
         // The process overwrites the buffer in its next step.
         std::thread::sleep(Duration::from_millis(20));

@@ -32,9 +32,9 @@ const NAME: &str = "demo";
 /// Length of the Secret's value in bytes.
 const CANARY: usize = 64;
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Script that waits for a line and then executes the command. The parent prints the command's pid and, at the end, its
-/// exit status.
-const WAITING: &str =
+/// Shell script that starts the command as soon as it reads a line. The script prints the command's pid and, after the
+/// command's exit, the exit status.
+const START_SCRIPT: &str =
     r#"exec 3<&0; sh -c 'read go; exec "$0" "$@"' "$@" <&3 >"$OUT" 2>&1 & echo $!; exec 3<&-; wait $!; echo $?"#;
 
 /// The command that is killed.
@@ -129,7 +129,7 @@ impl Installations {
 
     fn must(&self, operation: Operation) -> anyhow::Result<()> {
         let (good, printed) = self.run(&self.arguments(operation))?;
-        ensure!(good, "{operation:?} without a kill: {printed}");
+        ensure!(good, "{operation:?} fails without a kill: {printed}");
         Ok(())
     }
 
@@ -243,12 +243,12 @@ impl Installations {
     }
 
     /// Starts a command that waits until it is released. Returns the parent process, its output, and the command's pid.
-    fn waiting(&self, operation: Operation) -> anyhow::Result<(Child, BufReader<std::process::ChildStdout>, i32)> {
+    fn spawn_paused(&self, operation: Operation) -> anyhow::Result<(Child, BufReader<std::process::ChildStdout>, i32)> {
         let out = self.dir.path().join("out");
         fs::create_dir_all(&out)?;
         let mut command = Command::new("sh");
         command
-            .args(["-c", WAITING, "sh"])
+            .args(["-c", START_SCRIPT, "sh"])
             .args(self.command(&self.arguments(operation)))
             .env("OUT", out.join("printed"));
         let mut child = self.environment(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -277,7 +277,7 @@ impl Node for Installations {
 
     fn kill_at(&mut self, operation: Operation, at: u64) -> anyhow::Result<Outcome> {
         self.set_up(operation)?;
-        let (mut child, mut reported, pid) = self.waiting(operation)?;
+        let (mut child, mut reported, pid) = self.spawn_paused(operation)?;
         let (send, kills) = mpsc::channel();
         let act = move |shot: &crate::tracer::StoppedCall| {
             let _ = send.send((shot.call, shot.number));

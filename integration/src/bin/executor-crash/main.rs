@@ -39,8 +39,8 @@ use clap::Parser;
 use integration::interrupt;
 
 use crate::installations::{Installations, Operation};
-use crate::pods::{Pods, Serving};
-use crate::renewals::{Renewals, Renewing};
+use crate::pods::{PodTarget, Pods};
+use crate::renewals::{RenewTarget, Renewals};
 use crate::report::{Report, Row};
 use crate::sweep::{Cycles, Outcome, Target, TestNode};
 
@@ -71,7 +71,8 @@ struct Options {
     /// Start each container on a built-in network, with a published port
     #[arg(long)]
     network: bool,
-    /// Refer to secrets in requests; executord fetches them, and fetches them again instead of UpdateFiles
+    /// Use references to secrets in requests; executord fetches the secrets, and fetches new values instead of
+    /// UpdateFiles
     #[arg(long, conflicts_with = "tree")]
     references: bool,
     /// Kill `agent-cli bundle` during these commands instead
@@ -79,10 +80,10 @@ struct Options {
     operation: Vec<Operation>,
     /// Kill these processes while a container's certificate is renewed [without a value: all]
     #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation"])]
-    renewals: Vec<Renewing>,
+    renewals: Vec<RenewTarget>,
     /// Kill these processes during the life cycle of a Kubernetes pod [without a value: all]
     #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "cri,executord,launcher", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation", "renewals"])]
-    pods: Vec<Serving>,
+    pods: Vec<PodTarget>,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -194,7 +195,8 @@ impl<N: Node> Run<N> {
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut cycles = Vec::new();
         for target in targets {
-            // Only count the calls. The process to be traced may have been created just before tracing started.
+            // Count the calls without a kill. Repeat this if no call was counted, because the process to be traced may
+            // have been created just before tracing started.
             for _ in 0..5 {
                 self.kill_at(*target, u64::MAX)?;
                 if self.row(*target).calls > 0 {
@@ -229,7 +231,7 @@ impl<N: Node> Run<N> {
         let begun = Instant::now();
         let outcome = self.node.kill_at(target, at);
         // After an interrupt, errors of the cycle or of the daemons are not findings.
-        interrupt::go_on()?;
+        interrupt::check()?;
         let outcome = outcome?;
         let killed = outcome.kill.is_some();
         let name = N::name(target);

@@ -47,7 +47,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Serving {
+pub(crate) enum PodTarget {
     /// executor-cri
     Cri,
     /// executord
@@ -138,11 +138,11 @@ impl Pods {
         self.network.leftovers_in(&self.node.run_dir(), &self.node.state_dir())
     }
 
-    fn pid(&self, target: Serving) -> i32 {
+    fn pid(&self, target: PodTarget) -> i32 {
         match target {
-            Serving::Cri => self.cri.id() as i32,
-            Serving::Executord => self.node.pid(Part::Executord),
-            Serving::Launcher => self.node.pid(Part::Launcher),
+            PodTarget::Cri => self.cri.id() as i32,
+            PodTarget::Executord => self.node.pid(Part::Executord),
+            PodTarget::Launcher => self.node.pid(Part::Launcher),
         }
     }
 
@@ -151,7 +151,7 @@ impl Pods {
     ///
     /// # Errors
     /// Returns an error if the killed process or a restart takes too long.
-    fn revive(&mut self, target: Serving, killed: &OwnedFd) -> Result<(), String> {
+    fn revive(&mut self, target: PodTarget, killed: &OwnedFd) -> Result<(), String> {
         let has_ended = || match poll(&mut [PollFd::new(killed, PollFlags::IN)], Some(&Timespec::default())) {
             Ok(0) => Err("the killed process has not exited".to_owned()),
             Ok(_) => Ok(()),
@@ -159,7 +159,7 @@ impl Pods {
         };
         wait::within(wait::DEFAULT_TIMEOUT, has_ended)?;
         self.node.revive()?;
-        if target == Serving::Cri {
+        if target == PodTarget::Cri {
             let _ = self.cri.wait();
             let socket = self.node.run_dir().join("executor.sock");
             (self.cri, self.channel) = cri::spawn(self.node.home(), &socket, &self.runtime);
@@ -284,17 +284,17 @@ fn is_final(code: Code) -> bool {
 }
 
 impl Node for Pods {
-    type Target = Serving;
+    type Target = PodTarget;
 
-    fn name(target: Serving) -> &'static str {
+    fn name(target: PodTarget) -> &'static str {
         match target {
-            Serving::Cri => "cri",
-            Serving::Executord => "executord",
-            Serving::Launcher => "launcher",
+            PodTarget::Cri => "cri",
+            PodTarget::Executord => "executord",
+            PodTarget::Launcher => "launcher",
         }
     }
 
-    fn replay(target: Serving, at: u64) -> String {
+    fn replay(target: PodTarget, at: u64) -> String {
         format!("--pods {} --at {at}", Self::name(target))
     }
 
@@ -308,7 +308,7 @@ impl Node for Pods {
         Ok(())
     }
 
-    fn kill_at(&mut self, target: Serving, at: u64) -> anyhow::Result<Outcome> {
+    fn kill_at(&mut self, target: PodTarget, at: u64) -> anyhow::Result<Outcome> {
         let (step, (reported, kills), victim) = (Step::default(), mpsc::channel(), self.pid(target));
         let pidfd = pidfd(victim).context("cannot open a pidfd")?;
         let act = {

@@ -53,7 +53,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Renewing {
+pub(crate) enum RenewTarget {
     /// executord
     Executord,
     /// the signer process
@@ -113,10 +113,10 @@ impl Renewals {
     }
 
     /// Starts the process to trace, if necessary, and returns it.
-    fn target(&self, target: Renewing, id: &str) -> anyhow::Result<TraceTarget> {
+    fn target(&self, target: RenewTarget, id: &str) -> anyhow::Result<TraceTarget> {
         let launcher = self.node.pid(Part::Launcher);
         let signers = || identity::signers(launcher);
-        if matches!(target, Renewing::NextSigner | Renewing::Launcher) {
+        if matches!(target, RenewTarget::NextSigner | RenewTarget::Launcher) {
             // Another certificate may become due at the same time, and executord then requests the next signer.
             wait::until("no signer runs", || {
                 let left = signers();
@@ -125,11 +125,11 @@ impl Renewals {
             });
         }
         Ok(match target {
-            Renewing::Executord => TraceTarget::Living(self.node.pid(Part::Executord)),
-            Renewing::Signer => TraceTarget::Living(*signers().first().context("executord has no signer process")?),
-            Renewing::NextSigner => TraceTarget::Shim { launcher },
-            Renewing::Launcher => TraceTarget::Living(launcher),
-            Renewing::Shim => TraceTarget::Living(self.shim(id)?),
+            RenewTarget::Executord => TraceTarget::Living(self.node.pid(Part::Executord)),
+            RenewTarget::Signer => TraceTarget::Living(*signers().first().context("executord has no signer process")?),
+            RenewTarget::NextSigner => TraceTarget::Shim { launcher },
+            RenewTarget::Launcher => TraceTarget::Living(launcher),
+            RenewTarget::Shim => TraceTarget::Living(self.shim(id)?),
         })
     }
 
@@ -244,23 +244,23 @@ impl Renewals {
 }
 
 impl Node for Renewals {
-    type Target = Renewing;
+    type Target = RenewTarget;
 
-    fn name(target: Renewing) -> &'static str {
+    fn name(target: RenewTarget) -> &'static str {
         match target {
-            Renewing::Executord => "executord",
-            Renewing::Signer => "signer",
-            Renewing::NextSigner => "next-signer",
-            Renewing::Launcher => "launcher",
-            Renewing::Shim => "shim",
+            RenewTarget::Executord => "executord",
+            RenewTarget::Signer => "signer",
+            RenewTarget::NextSigner => "next-signer",
+            RenewTarget::Launcher => "launcher",
+            RenewTarget::Shim => "shim",
         }
     }
 
-    fn replay(target: Renewing, at: u64) -> String {
+    fn replay(target: RenewTarget, at: u64) -> String {
         format!("--renewals {} --at {at}", Self::name(target))
     }
 
-    fn kill_at(&mut self, target: Renewing, at: u64) -> anyhow::Result<Outcome> {
+    fn kill_at(&mut self, target: RenewTarget, at: u64) -> anyhow::Result<Outcome> {
         ensure!(self.watch.reads(), "the thread that reads the pairs has panicked");
         let mut verdict = Verdict::default();
         let container = self.next()?;
@@ -306,7 +306,7 @@ impl Node for Renewals {
                 return Ok(Outcome { kill, calls: seen.calls, verdict });
             }
         }
-        let was_lost = target == Renewing::Shim && kill.is_some();
+        let was_lost = target == RenewTarget::Shim && kill.is_some();
         if !was_lost {
             self.check_replaced(&since, &id, &mut verdict);
             self.check_keys(&mut verdict);
@@ -376,7 +376,7 @@ impl Watched {
                     self.retired.push(RetiredKey { of: id.to_owned(), pem: old.key, searched: false });
                 }
             }
-            Err(why) => self.wrong.push(format!("the pair of {id}: {why}")),
+            Err(why) => self.wrong.push(format!("certificate and key of {id}: {why}")),
         }
     }
 }

@@ -17,7 +17,7 @@ use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 
 use crate::cycle::{self, Secrets, Step};
-use crate::evaluate::{Fate, KilledLife, Verdict};
+use crate::evaluate::{Fate, KilledCycle, Verdict};
 use crate::host_network::HostNetwork;
 use crate::shelf::Shelf;
 use crate::tracer::{Counted, Helper, StopAction, Trace, TraceTarget};
@@ -198,7 +198,7 @@ impl TestNode {
 
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
         let rootfs = if self.kind.warm_pool { self.rootfs.reference() } else { "host".to_owned() };
-        // A container from the warm pool gets its files without a helper if nothing but files is injected.
+        // A container from the warm pool gets its files without a helper if only files are injected.
         let request = cycle::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool));
         if self.kind.network { cycle::on_network(request) } else { request }
     }
@@ -286,7 +286,7 @@ impl Node for TestNode {
                 }
                 let phase = format!("{} (client: {})", phase(&run.join(&id), &state.join(&id)), step.name());
                 let _ = reported.send(Kill { at: shot.call, call: calls::name(shot.number), phase });
-                if target == Target::Orphan { StopAction::LetGo } else { StopAction::Kill }
+                if target == Target::Orphan { StopAction::Release } else { StopAction::Kill }
             }
         };
         let trace = Trace::start(target.trace_target(&self.node, warm_shim), (Counted::All, at), act)
@@ -315,7 +315,7 @@ impl Node for TestNode {
             let wrong = vec![why];
             return Ok(Outcome { kill, calls: seen.calls, verdict: Verdict { wrong, ..Verdict::default() } });
         }
-        let case = KilledLife {
+        let case = KilledCycle {
             node: &self.node,
             before: &self.before,
             request: &request,

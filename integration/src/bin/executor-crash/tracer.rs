@@ -82,7 +82,7 @@ pub(crate) enum StopAction {
     /// Kill the process with SIGKILL before the call is executed.
     Kill,
     /// Let the process continue untraced.
-    LetGo,
+    Release,
 }
 
 /// The call at which a process was stopped.
@@ -235,26 +235,26 @@ impl Tracer {
             }
             match status {
                 WaitStatus::PtraceSyscall(pid) => {
-                    if self.begins(pid) {
+                    if self.is_counted_entry(pid) {
                         self.seen.calls += 1;
                         if self.seen.calls == self.at
                             && let Some(act) = act.take()
                         {
                             let shot =
                                 StoppedCall { call: self.at, number: call(pid).map_or(-1, |(number, _)| number) };
-                            let blow = act(&shot);
+                            let action = act(&shot);
                             self.seen.shot = Some(shot);
-                            if blow == StopAction::LetGo {
+                            if action == StopAction::Release {
                                 return Ok(());
                             }
                             signal::kill(Pid::from_raw(process_of(pid.as_raw())), Signal::SIGKILL)?;
                             continue;
                         }
                     }
-                    self.go_on(pid, None);
+                    self.resume(pid, None);
                 }
                 WaitStatus::PtraceEvent(pid, _, event) => self.event(pid, event),
-                WaitStatus::Stopped(pid, signal) => self.go_on(pid, Some(signal)),
+                WaitStatus::Stopped(pid, signal) => self.resume(pid, Some(signal)),
                 WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..) => {
                     self.tracees.remove(&pid.as_raw());
                     locked(&self.held).remove(&pid.as_raw());
@@ -275,7 +275,7 @@ impl Tracer {
             return;
         }
         if self.tracees.contains_key(&pid.as_raw()) {
-            self.go_on(pid, None);
+            self.resume(pid, None);
         }
     }
 
@@ -316,9 +316,9 @@ impl Tracer {
                         Options::empty()
                     };
                     let _ = ptrace::setoptions(child, Options::PTRACE_O_TRACESYSGOOD | more);
-                    self.go_on(child, None);
+                    self.resume(child, None);
                 }
-                Some(TraceMode::Forks) => self.go_on(child, None),
+                Some(TraceMode::Forks) => self.resume(child, None),
                 None => drop(ptrace::detach(child, None)),
             }
         }
@@ -331,13 +331,13 @@ impl Tracer {
     }
 
     /// Returns true if this stop is at the entry of a counted call, not at its return.
-    fn begins(&self, pid: Pid) -> bool {
+    fn is_counted_entry(&self, pid: Pid) -> bool {
         let begins = ptrace::syscall_info(pid).is_ok_and(|info| info.op == libc::PTRACE_SYSCALL_INFO_ENTRY);
         let counts = || call(pid).is_ok_and(|(number, arguments)| calls::changes(number, arguments));
         begins && (self.counted == Counted::All || counts())
     }
 
-    fn go_on(&self, pid: Pid, signal: Option<Signal>) {
+    fn resume(&self, pid: Pid, signal: Option<Signal>) {
         // A process that was killed in the meantime is handled when its exit is reported.
         let _ = match self.tracees.get(&pid.as_raw()) {
             Some(TraceMode::Calls) => ptrace::syscall(pid, signal),

@@ -97,7 +97,7 @@ fn handles_prints_only_image_types() {
     assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "docker,oci\n", ""));
     // Parsed as in cnab-go: split at commas, then trimmed.
     let types: Vec<&str> = ran.stdout.split(',').map(str::trim).collect();
-    assert_eq!(types, ["docker", "oci"], "no empty type, which would match everything without one");
+    assert_eq!(types, ["docker", "oci"], "an empty type would match every image without a type");
 }
 
 #[test]

@@ -157,10 +157,10 @@ fn stateless_action_leaves_no_record() {
     let bundle = world.bundle(&lamp());
     let image = world.rootfs.reference();
     let ran =
-        world.cnab(&["invoke", "nobody", "--action", "org.example.help", "-b", &bundle, "--image-override", &image]);
-    assert_eq!((ran.status, &*ran.stdout), (0, "help for nobody none\n"), "{ran:?}");
+        world.cnab(&["invoke", "missing", "--action", "org.example.help", "-b", &bundle, "--image-override", &image]);
+    assert_eq!((ran.status, &*ran.stdout), (0, "help for missing none\n"), "{ran:?}");
     assert!(!world.claims().exists(), "nothing was written");
-    let ran = world.cnab(&["install", "nobody", "-b", &bundle, "--image-override", &image]);
+    let ran = world.cnab(&["install", "missing", "-b", &bundle, "--image-override", &image]);
     assert!(ran.status == 125 && ran.stderr.contains("/credentials/key: is required"), "{ran:?}");
     assert!(!world.claims().join("claims").exists());
 }

@@ -56,7 +56,7 @@ fn kept_environment_is_in_no_executor_process() {
         let shim = Process::from_pid(record.shim.pid.cast_unsigned()).unwrap();
         let hits = found(&needles, std::iter::once(&shim));
         assert_eq!(!hits.is_empty(), masked, "{id}: {hits:?}");
-        wait::until_ok("no other process holds the message", || {
+        wait::until_ok("no other process holds the environment", || {
             let all = Process::all();
             let roots = [daemon.pid(), daemon.launcher().unwrap()].map(i32::cast_unsigned);
             let below = roots.iter().flat_map(|root| Process::descendants(&all, *root));

@@ -60,7 +60,7 @@ fn container_usage_is_counted() {
     let (used, spared) = (busy.usage.unwrap(), idle.usage.unwrap());
     let (cpu, other) = (used.cpu.unwrap(), spared.cpu.unwrap());
     assert!(cpu.total_ns > other.total_ns && cpu.user_ns + cpu.system_ns > 0, "{cpu:?} {other:?}");
-    assert!(cpu.periods > 0 && other.periods == 0, "only a limit is counted: {cpu:?} {other:?}");
+    assert!(cpu.periods > 0 && other.periods == 0, "CPU periods are counted only under a limit: {cpu:?} {other:?}");
     let (memory, other) = (used.memory.unwrap(), spared.memory.unwrap());
     assert!(memory.usage_bytes >= 8 << 20 && memory.cache_bytes >= 8 << 20, "{memory:?}");
     assert!(other.usage_bytes < 8 << 20 && memory.max_bytes >= Some(memory.usage_bytes), "{other:?}");
@@ -90,11 +90,11 @@ fn containers_are_chosen_by_ids_and_labels() {
         let answer = stats(&daemon, request).unwrap();
         (answer.containers.into_iter().map(|one| one.id).collect::<Vec<_>>().concat(), answer.next_page_token)
     };
-    assert_eq!(ids(StatsRequest::default()).0, "ac", "those that run");
+    assert_eq!(ids(StatsRequest::default()).0, "ac", "only running containers");
     let labels = HashMap::from([("job".to_owned(), "one".to_owned())]);
     assert_eq!(ids(StatsRequest { labels: labels.clone(), ..StatsRequest::default() }).0, "a");
     let named = ["c", "b", "b", "a"].map(str::to_owned).to_vec();
-    assert_eq!(ids(StatsRequest { ids: named.clone(), ..StatsRequest::default() }).0, "abc", "in any state");
+    assert_eq!(ids(StatsRequest { ids: named.clone(), ..StatsRequest::default() }).0, "abc", "containers in any state");
     let page = StatsRequest { ids: named, labels, page_size: 1, ..StatsRequest::default() };
     assert_eq!(ids(page.clone()), ("a".into(), "a".into()));
     assert_eq!(ids(StatsRequest { page_token: "a".into(), ..page }), ("b".into(), String::new()));
@@ -116,8 +116,8 @@ fn invalid_requests_are_refused_by_field() {
             watch(&daemon, WatchStatsRequest { ids: ids.clone(), interval, ..Default::default() }).unwrap_err();
         assert!(reported.message().contains("ids") && reported.message().contains("interval"), "{reported}");
     }
-    let nobody = StatsRequest { ids: vec!["nobody".into()], ..StatsRequest::default() };
-    assert_eq!(stats(&daemon, nobody).unwrap_err().code(), Code::NotFound);
+    let missing = StatsRequest { ids: vec!["missing".into()], ..StatsRequest::default() };
+    assert_eq!(stats(&daemon, missing).unwrap_err().code(), Code::NotFound);
 }
 
 /// A stream of named containers ends without an error, with their final counters, as soon as the last container has

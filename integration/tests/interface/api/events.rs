@@ -100,7 +100,7 @@ fn expired_events_are_reported_as_gap() {
     };
     let late = gaps(newest - 15);
     assert_eq!((late.len(), late[0], late.iter().filter(|gap| **gap).count()), (10, true, 1));
-    assert_eq!(gaps(newest - 5), [false; 5], "the control: kept events have no gap");
+    assert_eq!(gaps(newest - 5), [false; 5], "control: kept events have no gap");
     assert_eq!(gaps(0), [false; 10], "all kept events without a gap, because no cursor was given");
     let beyond = WatchEventsRequest { after_cursor: newest + 1, ..WatchEventsRequest::default() };
     let status = daemon.api.events(beyond).err().unwrap();

@@ -69,7 +69,7 @@ fn different_request_with_used_id_is_refused() {
     assert_eq!(daemon.api.get("same").unwrap(), running, "the first container is unaffected");
     daemon.api.delete("same", true).unwrap();
     let other = request().action(|run| run.env[0].value = "two".into());
-    assert!(daemon.api.run(other).unwrap().created, "the control: the id is free again");
+    assert!(daemon.api.run(other).unwrap().created, "control: the id is free again");
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn delete_of_running_container_requires_force() {
     let status = daemon.api.delete("one", false).unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("one is running"), "{status:?}");
-    assert_eq!(daemon.api.get("one").unwrap(), running, "the control: it still runs");
+    assert_eq!(daemon.api.get("one").unwrap(), running, "control: the container still runs");
     daemon.api.delete("one", true).unwrap();
     assert!(host::status(pid(&running), "Name").is_none_or(|name| name != "sleep"));
     daemon.wait_until_back_at(&before);
@@ -188,16 +188,16 @@ fn calls_report_missing_container_as_not_found() {
     let api = Daemon::start();
     let api = &api.api;
     let statuses = [
-        api.get("nobody").unwrap_err(),
-        api.wait("nobody").unwrap_err(),
-        api.stop("nobody", None).unwrap_err(),
-        api.signal("nobody", 15).unwrap_err(),
-        api.delete("nobody", true).unwrap_err(),
-        api.logs(executor_proto::v1::StreamLogsRequest { id: "nobody".into(), ..Default::default() }).err().unwrap(),
+        api.get("no-such").unwrap_err(),
+        api.wait("no-such").unwrap_err(),
+        api.stop("no-such", None).unwrap_err(),
+        api.signal("no-such", 15).unwrap_err(),
+        api.delete("no-such", true).unwrap_err(),
+        api.logs(executor_proto::v1::StreamLogsRequest { id: "no-such".into(), ..Default::default() }).err().unwrap(),
     ];
     for status in statuses {
         assert_eq!(status.code(), Code::NotFound);
-        assert!(status.message().contains("nobody"), "{status:?}");
+        assert!(status.message().contains("no-such"), "{status:?}");
     }
 }
 
@@ -216,7 +216,7 @@ fn info_reports_setup_and_available_capacity() {
         let info = daemon.api.info();
         info.total.unwrap().memory_bytes - info.remaining.unwrap().memory_bytes
     };
-    wait::until("the completed one holds nothing", || (held() == 100 << 20).then_some(()));
+    wait::until("the completed container holds no capacity", || (held() == 100 << 20).then_some(()));
     let during = daemon.api.info();
     let (total, remaining) = (during.total.unwrap(), during.remaining.unwrap());
     assert_eq!((total.containers - remaining.containers, total.pids - remaining.pids), (1, 1024));

@@ -71,7 +71,11 @@ fn log_limits_drop_output_except_for_clients() {
         let kept = kept(&daemon.api.follow(id).rest());
         assert_eq!(kept.bytes + kept.dropped, FLOOD_BYTES, "{id}: {kept:?}");
         if id == "nothing" {
-            assert_eq!((kept.bytes, kept.notices.len()), (0, 0), "no log is no overage");
+            assert_eq!(
+                (kept.bytes, kept.notices.len()),
+                (0, 0),
+                "with a limit of 0, no output is kept and no overage is reported"
+            );
             continue;
         }
         if notice.is_empty() {

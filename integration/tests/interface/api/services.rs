@@ -20,7 +20,7 @@ fn health_reports_server_and_service() {
     };
     assert_eq!(check("").unwrap(), ServingStatus::Serving);
     assert_eq!(check("executor.v1.Executor").unwrap(), ServingStatus::Serving);
-    assert_eq!(check("executor.v1.Nobody").unwrap_err().code(), Code::NotFound);
+    assert_eq!(check("executor.v1.NoSuch").unwrap_err().code(), Code::NotFound);
 }
 
 fn ask(daemon: &Daemon, request: MessageRequest) -> MessageResponse {

@@ -42,7 +42,7 @@ fn strangers_are_refused_with_the_reason() {
         ("expired", own.issue(&expired), "is expired or not valid yet", "the caller's certificate is expired"),
         ("future", own.issue(&future), "is expired or not valid yet", "the caller's certificate is not valid yet"),
         (
-            "nobody",
+            "unnamed",
             own.issue(&unnamed()),
             "entry with an identity of",
             "matches the caller's certificate (no identity)",

@@ -120,7 +120,7 @@ fn linked_certificates_reload_and_bad_ones_reported() {
     expired.distinguished_name.push(DnType::CommonName, "expired");
     (expired.not_before, expired.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
     put("..3", &tls.authority.issue(&expired));
-    reported("cannot load new certificates, the earlier ones stay in use: ");
+    reported("cannot load new certificates, the previous certificates stay in use: ");
     reported("tls.crt: the certificate expired ");
     let mut broken = tls.authority.node("broken");
     broken.certificate = "no certificate".to_owned();

@@ -114,9 +114,9 @@ fn drain_ends_at_deadline_and_lists_killed() {
     assert!(refused.message().contains("it is drained (maintenance)"), "{refused}");
     let refused = daemon.api.block_on(daemon.api.client().cell().reserve("y", resources, None)).unwrap_err();
     assert_eq!(refused.code(), Some(Code::Unavailable), "{refused}");
-    wait::until("a scrape reports it", || (reported() == [0.0, 1.0]).then_some(()));
+    wait::until("a scrape reports the drain", || (reported() == [0.0, 1.0]).then_some(()));
     assert_eq!((daemon.api.info().reservations, daemon.api.ids().len()), (0, 0));
-    wait::until("the health service reports it", || (!serves(&daemon)).then_some(()));
+    wait::until("the health service reports the state", || (!serves(&daemon)).then_some(()));
     let health = daemon.api.info().health.unwrap();
     assert_eq!(
         (health.healthy, health.drained, &*health.reasons),
@@ -124,7 +124,7 @@ fn drain_ends_at_deadline_and_lists_killed() {
     );
 
     undrain(&daemon);
-    wait::until("the health service reports it", || serves(&daemon).then_some(()));
+    wait::until("the health service reports the state", || serves(&daemon).then_some(()));
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 4").id("again"))), Ok(4));
     daemon.api.delete("again", false).unwrap();
     daemon.wait_until_back_at(&before);
@@ -165,7 +165,7 @@ fn drain_survives_client_and_daemon() {
     assert_eq!((last.total, &*last.killed), (2, &["a".to_owned(), "b".to_owned()][..]));
     daemon.terminate();
     daemon.start_again();
-    assert!(daemon.api.run(sleeper("x")).unwrap_err().message().contains("drained"), "still so");
+    assert!(daemon.api.run(sleeper("x")).unwrap_err().message().contains("drained"), "executord is still drained");
     // A second drain of a drained cell completes immediately.
     assert_eq!(drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap().total, 0);
     undrain(&daemon);

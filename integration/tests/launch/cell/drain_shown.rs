@@ -47,7 +47,7 @@ fn drain_bar_counts_down_and_is_erased() {
     wait::until("the deadline counts down without an event", || {
         drawings(&terminal).pop().filter(|now| seconds(now).is_some() && seconds(now) != seconds(&line))
     });
-    assert!(line.chars().count() > 40, "the control: the line is longer than the terminal will be: {line}");
+    assert!(line.chars().count() > 40, "control: the line is longer than the terminal will be: {line}");
     terminal.resize(24, 40);
     wait::until_ok("the line fits the smaller terminal", || {
         let line = drawings(&terminal).pop().unwrap();

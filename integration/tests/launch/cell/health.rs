@@ -25,7 +25,7 @@ fn operator_calls_the_cell_unhealthy() {
     let set = run(&daemon, &["health", "--unhealthy", "bad disk"]);
     assert_eq!((set.status, &*set.stdout), (0, "NOT healthy: set by an operator: bad disk\n"), "{set:?}");
     assert_eq!(run(&daemon, &["health"]).status, 1, "a script tests the status");
-    wait::until("the health service reports it", || (!serves(&daemon)).then_some(()));
+    wait::until("the health service reports the state", || (!serves(&daemon)).then_some(()));
     // The health set by the operator is only shown: containers still start.
     daemon.api.started(sleeper("a"));
     daemon.terminate();
@@ -40,7 +40,7 @@ fn operator_calls_the_cell_unhealthy() {
     }
     assert_eq!(run(&daemon, &["health", "--healthy"]).stdout, "healthy\n");
     assert_eq!(run(&daemon, &["health"]).status, 0);
-    wait::until("the health service reports it", || serves(&daemon).then_some(()));
+    wait::until("the health service reports the state", || serves(&daemon).then_some(()));
     daemon.api.delete("a", true).unwrap();
 }
 
@@ -54,7 +54,7 @@ fn self_test_fails_and_recovers() {
     let daemon = setup.config(&config).start();
     let counted = |value: f64| {
         let is_reported = || (metrics::value(&daemon, "executor_self_test_failed") == value).then_some(());
-        wait::until("the metrics report it", is_reported);
+        wait::until("the metrics report the test", is_reported);
     };
     counted(0.0);
     // The self-test also runs on a node without free capacity.
@@ -84,11 +84,11 @@ fn self_test_fails_and_recovers() {
     let sick = wait::until("the test fails", || Some(health(&daemon)).filter(|health| !health.healthy));
     assert!(sick.reasons[0].starts_with("self-test: cannot"), "{sick:?}");
     counted(1.0);
-    wait::until("the health service reports it", || (!serves(&daemon)).then_some(()));
+    wait::until("the health service reports the state", || (!serves(&daemon)).then_some(()));
     kill(launcher, CONTINUE);
     wait::until("the test passes", || health(&daemon).healthy.then_some(()));
-    wait::until("the health service reports it", || serves(&daemon).then_some(()));
+    wait::until("the health service reports the state", || serves(&daemon).then_some(()));
     unseen();
-    assert_eq!(daemon.api.info().cursor, cursor, "the self-test has an event");
+    assert_eq!(daemon.api.info().cursor, cursor, "the self-test adds no event");
     daemon.api.delete("full", true).unwrap();
 }

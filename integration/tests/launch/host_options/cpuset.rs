@@ -30,7 +30,7 @@ fn processes_stay_on_their_processors() {
     assert_eq!(printed(&daemon, on("0", "0", sh(ALLOWED).id("main"))), OF_THE_FIRST);
     assert_eq!(printed(&daemon, on("0", "", step("step", ALLOWED))), OF_THE_FIRST);
     let all_of_it = sh(&format!("taskset -p -c {} $$ >/dev/null 2>&1; {ALLOWED}", all.trim())).id("leave");
-    assert_eq!(printed(&daemon, on("0", "", all_of_it)), OF_THE_FIRST, "a cpuset is no mask that a process can widen");
+    assert_eq!(printed(&daemon, on("0", "", all_of_it)), OF_THE_FIRST, "a process cannot widen its cpuset");
     let container = daemon.api.started(on("0", "0", sleeper("exec")));
     assert_eq!(container.spec.as_ref().unwrap().limits.as_ref().unwrap().cpuset_cpus, "0");
     assert_eq!(executed(&daemon.api, script("exec", ALLOWED)).unwrap().text(), OF_THE_FIRST);

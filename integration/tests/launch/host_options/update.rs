@@ -80,7 +80,7 @@ fn limits_are_raised_and_lowered() {
     assert_eq!(read(&daemon, "c", MEMORY), (32 * MIB).to_string());
     assert_eq!((processors(&daemon, "c"), read(&daemon, "c", PIDS)), ("10000".into(), "20".into()));
     let ended = daemon.api.stop("c", Some(0)).and_then(|_| daemon.api.wait("c")).unwrap();
-    assert_eq!(limits(&ended).pids, 20, "the record of its end has them");
+    assert_eq!(limits(&ended).pids, 20, "the exit record has the new limits");
     assert_eq!(update(&daemon.api, "c", memory(64 * MIB)).unwrap_err().code(), Code::FailedPrecondition);
 }
 

@@ -88,7 +88,7 @@ fn members_of_ended_pod_stop_after_restart() {
     daemon.kill();
     kill(shim, 9);
     wait::until("the launcher has killed the pod", || has_ended(init).then_some(()));
-    assert!(host::status(api::pid(&one), "Name").is_some(), "the control: the member runs on");
+    assert!(host::status(api::pid(&one), "Name").is_some(), "control: the member runs on");
     daemon.start_again();
     assert_eq!(daemon.api.wait("one").unwrap().state(), State::Completed);
     delete(&daemon, "p", false).unwrap();

@@ -121,18 +121,18 @@ fn host_pid_leftovers_die_with_container() {
     // executord.
     for (id, seconds) in [("stopped", "4244"), ("shim", "4245"), ("all", "4246")] {
         daemon.api.started(leaves(seconds, "exec sleep 100000").id(id));
-        wait::until("the control: it runs", || is_running(seconds).then_some(()));
+        wait::until("control: the process runs", || is_running(seconds).then_some(()));
     }
     daemon.api.stop("stopped", None).unwrap();
     daemon.api.wait("stopped").unwrap();
-    assert!(!is_running("4244") && is_running("4245"), "the control: another container's");
+    assert!(!is_running("4244") && is_running("4245"), "control: the process of another container runs");
     kill(daemon.record("shim").shim.pid, 9);
     daemon.api.wait("shim").unwrap();
     assert!(!is_running("4245"));
     let (shim, launcher) = (daemon.record("all").shim.pid, daemon.launcher().unwrap());
     daemon.kill();
     [launcher, shim].into_iter().for_each(|pid| kill(pid, 9));
-    assert!(is_running("4246"), "the control: none of its supervisors is left");
+    assert!(is_running("4246"), "control: none of its supervisors is left");
     wait::until("the launcher and the shim have exited", || [launcher, shim].into_iter().all(has_ended).then_some(()));
     daemon.start_again();
     wait::until("the exit of the container is known", || daemon.api.wait("all").ok());

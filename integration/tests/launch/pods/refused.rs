@@ -24,7 +24,11 @@ fn invalid_pod_calls_are_refused() {
     let other = CreatePodRequest { hostname: "x".into(), ..asked("p") };
     let reported = refusal(&daemon.api.block_on(pods(&daemon).create(&other)).unwrap_err());
     assert_eq!(reported.0, Some(Code::AlreadyExists), "{}", reported.1);
-    assert_eq!(daemon.api.run(sleeper("p")).unwrap_err().code(), Code::AlreadyExists, "one set of ids");
+    assert_eq!(
+        daemon.api.run(sleeper("p")).unwrap_err().code(),
+        Code::AlreadyExists,
+        "pods and containers share one set of ids"
+    );
     assert_eq!(daemon.api.get("p").unwrap_err().code(), Code::NotFound, "a pod is no container");
     for call in [daemon.api.stop("p", None).unwrap_err(), daemon.api.delete("p", true).unwrap_err()] {
         assert!(call.code() == Code::NotFound && call.message().contains("is a pod"), "{call:?}");

@@ -113,7 +113,7 @@ fn network_outlives_every_member() {
     assert!(!asks("other", "127.0.0.1").contains("from-server"), "another pod has another loopback");
     daemon.api.delete("first", true).unwrap();
     assert!(asks("web", "127.0.0.1").contains("from-server"));
-    assert!(asks("other", &address).contains("from-server"), "and by the network");
+    assert!(asks("other", &address).contains("from-server"), "the server is reached through the network");
     let reported = script_output(&daemon, run("web", sh("cat /etc/hosts /etc/resolv.conf")));
     assert!(reported.contains(&format!("{address} web")) && reported.contains("nameserver"), "{reported}");
 
@@ -147,7 +147,7 @@ fn volumes_live_as_long_as_the_pod() {
     daemon.api.delete(&written.id, true).unwrap();
     let read = "cat /tmp/d/sub/file /tmp/m/sub/file; stat -c %u /tmp/d/sub/file";
     assert_eq!(script_output(&daemon, with("p1", both(), read)), "d\nm\n1000\n");
-    assert!(script_output(&daemon, with("p2", both(), read)).contains("No such file"), "the control: another pod");
+    assert!(script_output(&daemon, with("p2", both(), read)).contains("No such file"), "control: another pod");
     let part = vec![mount("disk", "/tmp/d", "sub", true)];
     let reported = script_output(&daemon, with("p1", part, "cat /tmp/d/file; echo x > /tmp/d/file"));
     assert!(reported.starts_with("d\n") && reported.contains("Read-only file system"), "{reported}");

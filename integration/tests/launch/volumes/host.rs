@@ -124,7 +124,7 @@ fn paths_below_a_listed_directory() {
     assert_eq!(names(&dir), ["app.conf", "new"]);
     let write = with(&[of_path(&file, "/etc/app.conf")], sh("echo four >/etc/app.conf").rootfs(&rootfs.reference()));
     said(&daemon, write);
-    assert_eq!(fs::read_to_string(&file).unwrap(), "four\n", "the control: a file that is not read-only");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "four\n", "control: a file that is not read-only");
     daemon.wait_until_back_at(&before);
     // agent-cli resolves the path.
     let (volume, socket) = (format!("{}:/app.conf:ro", file.display()), daemon.socket());

@@ -33,7 +33,8 @@ fn pools_do_not_overlap_routes() {
     world.delete_all();
 }
 
-/// An interface of another owner with the network's name is refused, and is not changed.
+/// If an interface with the name of the network's bridge does not belong to the executor, the container is refused, and
+/// the interface is not changed.
 #[test]
 fn foreign_interfaces_are_not_used() {
     let world = World::start();
@@ -180,7 +181,7 @@ fn unrelated_records_are_not_read() {
     world.serve(server("first", &[tcp("", PORT)]));
     let unreadable = records.join("unreadable.json");
     let made = std::process::Command::new("mkfifo").arg(&unreadable).status().unwrap();
-    assert!(made.success(), "a reader of the file blocks");
+    assert!(made.success(), "cannot create a FIFO, which would block a reader");
     world.serve(server("second", &[tcp("", PORT + 1)]));
     std::fs::remove_file(unreadable).unwrap();
     // As a control, the record of the container with the port is read.

@@ -81,7 +81,7 @@ fn next_launcher_detaches_lost_containers() {
     kill(world.daemon.record("web").shim.pid, 9);
     world.api().stop("stopped", Some(0)).unwrap();
     let left = world.network.bridge_leftovers(world.daemon.setup());
-    assert!(left.iter().any(|one| one.contains("web")), "the control: a record is left: {left:#?}");
+    assert!(left.iter().any(|one| one.contains("web")), "control: a record is left: {left:#?}");
     world.restart();
     world.assert_nothing_left();
     world.serve(server("next", &[tcp("", PORT), tcp("", PORT + 1)]));
@@ -161,11 +161,11 @@ fn orderly_exit_removes_bridge_and_tables() {
         wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     };
     exit(&mut world);
-    assert_eq!(exists(&world), (true, true), "the control: a container needs them");
+    assert_eq!(exists(&world), (true, true), "control: the bridge and the tables exist while a container runs");
     world.assert_answers("web");
     world.daemon.start_again();
     world.delete_all();
-    assert_eq!(exists(&world), (true, true), "the control: they are kept for the next container");
+    assert_eq!(exists(&world), (true, true), "control: the bridge and the tables are kept for the next container");
     exit(&mut world);
     assert_eq!(exists(&world), (false, false));
     world.daemon.start_again();
@@ -219,7 +219,7 @@ fn starts_killed_at_random_leave_nothing() {
     for id in world.api().ids() {
         world.api().delete(&id, true).unwrap();
     }
-    assert!(world.daemon.terminate().success(), "so that no warm container waits");
+    assert!(world.daemon.terminate().success(), "executord exits without an error");
     world.assert_nothing_left();
     world.daemon.start_again();
     for at in [0, count - 1] {

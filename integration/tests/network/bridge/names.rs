@@ -274,7 +274,7 @@ fn names_survive_restarts() {
     let questions = ["nsenter", "-n", "-t", &pid, PYTHON, "-c", ASK, &question];
     assert_eq!(world.network.on_host(&questions).trim(), found);
     world.daemon.kill();
-    assert_eq!(world.network.on_host(&questions).trim(), "NOTHING", "the control: no process answers");
+    assert_eq!(world.network.on_host(&questions).trim(), "NOTHING", "control: no process answers");
     world.daemon.start_again();
     wait::until("the name is resolved", || (world.ask_one("client", &question) == found).then_some(()));
     let (next, _) = addresses(&world.api().started(with_aliases(sleeping("next", false), &["later"])));

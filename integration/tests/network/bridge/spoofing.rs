@@ -151,7 +151,7 @@ fn spoofed_addresses_reach_no_peer() {
     stage.send(&[&SPOOFED[..], &["own6"]].concat());
     let arrived = stage.arrived(3, "own6");
     let missing: Vec<_> = SPOOFED.iter().filter(|name| !arrived.contains(&(**name).to_owned())).collect();
-    assert!(missing.is_empty(), "the control: without rules everything arrives: {missing:?}");
+    assert!(missing.is_empty(), "control: without rules everything arrives: {missing:?}");
 }
 
 #[test]
@@ -168,9 +168,9 @@ fn false_neighbours_and_routers_are_dropped() {
     stage.send(&[&FALSE_NEIGHBOURS[..], &["own6"]].concat());
     let arrived = stage.arrived(3, "own6");
     let missing: Vec<_> = FALSE_NEIGHBOURS.iter().filter(|name| !arrived.contains(&(**name).to_owned())).collect();
-    assert!(missing.is_empty(), "the control: without rules everything arrives: {missing:?}");
+    assert!(missing.is_empty(), "control: without rules everything arrives: {missing:?}");
     let own = stage.nodes["own"]["mac"].as_str().unwrap();
-    wait::until_ok("the control: entries of both families are changed", || {
+    wait::until_ok("control: entries of both families are changed", || {
         // The kernel keeps a new entry for a moment, and removes a false entry that does not respond.
         stage.send(&FALSE_NEIGHBOURS);
         let after = stage.neighbours();

@@ -140,7 +140,7 @@ fn warm_container_with_failing_init_is_refused() {
         let words = ["--user", "--target", &pid, "-S0", "-G0", "prlimit", "--pid", &pid, "--nofile=64:64"];
         assert!(Command::new("nsenter").args(words).status().unwrap().success());
         let refused = daemon.api.run(request).unwrap_err();
-        assert!(refused.message().contains("warm container: limit open files"), "{what}: {refused:?}");
+        assert!(refused.message().contains("warm container: cannot limit open files"), "{what}: {refused:?}");
         assert_eq!(daemon.api.get("refused").unwrap_err().code(), Code::NotFound, "{what}");
         daemon.api.wait_until_warm_pool_is_ready();
     }

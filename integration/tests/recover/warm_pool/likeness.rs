@@ -142,11 +142,7 @@ fn containers_are_equal_warm_and_cold() {
         };
         assert_eq!(differing(&found.0, &expected.0), differing(&expected.0, &found.0), "{what}");
         assert_eq!(found, expected, "{what}");
-        assert_eq!(
-            with.api.info().warm_pool.unwrap().used,
-            before + 1,
-            "{what}: the control: it used a warm container"
-        );
+        assert_eq!(with.api.info().warm_pool.unwrap().used, before + 1, "{what}: control: a warm container was used");
         with.api.wait_until_warm_pool_is_ready();
     }
     let counts = without.api.info().warm_pool.unwrap();
@@ -171,7 +167,7 @@ fn limits_are_equal_warm_and_cold() {
         assert_eq!(set[0], set[1]);
         with.api.wait_until_warm_pool_is_ready();
     }
-    assert_eq!(with.api.info().warm_pool.unwrap().used, 3, "the control: each used a warm container");
+    assert_eq!(with.api.info().warm_pool.unwrap().used, 3, "control: each used a warm container");
 }
 
 /// If a request does not fit a warm container, the container starts cold, and the pool is unchanged.
@@ -210,11 +206,11 @@ fn secret_files_count_against_their_warm_container() {
             counted => Err(counted),
         });
         let control = in_memory(&daemon, "control");
-        assert!(control < SIZE as u64, "{ready} shells: {control}");
+        assert!(control < SIZE as u64, "{ready} warm containers: {control}");
         assert_eq!(
             daemon.api.info().warm_pool.unwrap().used,
             u64::from(2 * ready),
-            "the control: both used a warm container"
+            "control: both used a warm container"
         );
     }
 }

@@ -105,7 +105,11 @@ fn damaged_layer_is_mended_by_unpacking_again() {
     std::fs::write(file(), flipped(CONTENT)).unwrap();
     assert_done(&launcher.call(blob.request(&[]), &[]));
     assert_done(&launcher.unpack(&blob, &[]));
-    assert_eq!(std::fs::read(file()).unwrap(), flipped(CONTENT), "the limit: a layer is not read again");
+    assert_eq!(
+        std::fs::read(file()).unwrap(),
+        flipped(CONTENT),
+        "known limit: an unpacked layer is not verified again"
+    );
 
     assert_done(&launcher.remove_layer(&blob));
     let archive = {
@@ -164,7 +168,7 @@ fn concurrent_unpacking_does_not_block_launcher() {
         let request = LauncherRequest { sequence: 100 + sequence as u64, call: Some(blob.request(&[])) };
         launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
     }
-    let hello = executor_core::protocol::Remove { container_id: "nobody".into() };
+    let hello = executor_core::protocol::Remove { container_id: "no-such".into() };
     let call = executor_core::protocol::LauncherCall::Remove(hello);
     let request = LauncherRequest { sequence: 1, call: Some(call) };
     launcher.connection.send(&request.encode_to_vec(), &[]).unwrap();

@@ -27,7 +27,7 @@ fn signal(pid: i32, signal: Signal) {
 fn stop_while_unpacking(launcher: &Launcher, blob: &Blob) -> i32 {
     let request = executor_core::protocol::LauncherRequest { sequence: 7, call: Some(blob.request(&[])) };
     launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
-    wait::until("an unpacker at work", || {
+    wait::until("an unpacker has written its first directory", || {
         let pid = launcher.layer_worker()?;
         signal(pid, Signal::SIGSTOP);
         let begun = launcher.stored("ingest").iter().any(|dir| dir.join("fs/d0").exists());
@@ -51,7 +51,7 @@ fn killed_unpacker_leaves_nothing() {
     let launcher = Launcher::start(&[]);
     let blob = Blob::from_many_files(FILES, "x");
     let pid = stop_while_unpacking(&launcher, &blob);
-    assert!(launcher.stored("sha256").is_empty(), "half a layer is none");
+    assert!(launcher.stored("sha256").is_empty(), "a partial layer is not stored");
     signal(pid, Signal::SIGKILL);
     let refused = refused(answer(&launcher));
     assert!(refused.message.contains("signal 9"), "{refused:?}");
@@ -72,7 +72,7 @@ fn killed_launcher_leaves_no_half_layer() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         (stat.is_empty() || stat.contains(") Z ")).then_some(())
     });
-    assert_eq!(launcher.stored("ingest").len(), 1, "the control: there are leftovers");
+    assert_eq!(launcher.stored("ingest").len(), 1, "control: there are leftovers");
     assert!(launcher.stored("sha256").is_empty());
     launcher.start_again();
     wait::until("the ingest directory is empty", || launcher.stored("ingest").is_empty().then_some(()));

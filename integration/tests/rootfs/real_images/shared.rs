@@ -44,7 +44,7 @@ fn hundred_containers_take_the_layers_once() {
     daemon.api.delete("first", false).unwrap();
     wait::until("the first container's shim has exited", || daemon.footprint().processes.is_empty().then_some(()));
     let (before, unpacked, taken) = (used(), layers(&daemon.setup().state_dir()), daemon.footprint());
-    assert!(before > 40 << 20, "the control: the layers exist and are counted: {before}");
+    assert!(before > 40 << 20, "control: the layers exist and are counted: {before}");
 
     let request = |id: &str| program("/bin/sleep", &["100000"]).id(id).rootfs(reference).memory(16 << 20);
     for_all(&daemon, CONTAINERS, move |mut rpc, id| async move { rpc.run(request(&id)).await.map(drop) });

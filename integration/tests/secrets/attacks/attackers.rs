@@ -28,7 +28,7 @@ pub(crate) enum Unguarded {
     Unlimited,
 }
 
-/// Starts a daemon whose operator allows everything. Actions that the request does not contain are denied nevertheless.
+/// Starts a daemon whose operator allows everything. Containers still have only the privileges that they request.
 pub(crate) fn daemon() -> Daemon {
     let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n";
     Setup::default().config(config).start()
@@ -154,7 +154,7 @@ pub(crate) fn evaluate(
     for (guard, names) in table {
         let seen = attacks.unguarded(daemon, *guard, prepare);
         for name in names.iter().filter(|name| seen[**name] != "went through") {
-            writeln!(faults, "the control: without a guard ({guard:?}), {name}: {}", seen[*name]).unwrap();
+            writeln!(faults, "control: without a guard ({guard:?}), {name}: {}", seen[*name]).unwrap();
         }
     }
     assert!(faults.is_empty(), "{faults}");

@@ -53,7 +53,7 @@ fn next_container_finds_no_leftovers() {
             same += usize::from(range == first);
             daemon.api.delete(&id, false).unwrap();
         }
-        assert!(same > 0, "the control: a later container had the ids of the first");
+        assert!(same > 0, "control: a later container had the ids of the first");
         let counts = daemon.api.info().warm_pool.unwrap();
         assert_eq!(counts.used > 0, warm_pool > 0, "{counts:?}");
     }

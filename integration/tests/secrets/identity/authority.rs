@@ -155,6 +155,6 @@ fn replaced_ca_signs_broken_one_is_ignored() {
     set_mode(&ca.path("ca.key"), 0o644);
     kill(daemon.pid(), 1);
     wait::until("the broken CA is reported", || daemon.setup().logged().contains("has mode 0644").then_some(()));
-    assert!(issuer("c").contains("CN = second CA"), "the CA in force continues to sign");
+    assert!(issuer("c").contains("CN = second CA"), "the current CA continues to sign");
     set_mode(&ca.path("ca.key"), 0o600);
 }

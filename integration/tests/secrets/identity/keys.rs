@@ -44,7 +44,7 @@ fn ca_key_is_only_in_signer_memory() {
     let holders = wait::until("one process signs", || Some(signers(&daemon)).filter(|all| all.len() == 1));
     assert_eq!(executor_sys::process::oom_score_adj(holders[0].cast_unsigned()).unwrap(), 1000);
     let held = search(&needles, holders.iter().copied());
-    assert!(held.to_string().contains("Montgomery"), "the control: its holder has it: {held}");
+    assert!(held.to_string().contains("Montgomery"), "control: the signer has the key: {held}");
     let report = everywhere(&daemon, &needles, &holders);
     assert!(report.hits.is_empty() && report.unsearched.is_empty(), "{report}");
     let holder = holders[0];
@@ -60,7 +60,7 @@ fn ca_key_is_only_in_signer_memory() {
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
     kill(holder, 1);
     daemon.api.started(with_identity(sleeper("after-hangup"), None));
-    assert_eq!(signers(&daemon), [holder], "SIGHUP does not end it");
+    assert_eq!(signers(&daemon), [holder], "SIGHUP does not terminate the signer");
     // If the signer exits, executord continues: the next container gets another signer.
     kill(holder, 6);
     wait::until("the process has exited", || (!signers(&daemon).contains(&holder)).then_some(()));
@@ -79,10 +79,10 @@ fn nothing_is_left_of_a_containers_key() {
     let first = fs::read_to_string(&key).unwrap();
     let mut needles = Needles::new().unwrap();
     add_key(&mut needles, "a container's key", &first);
-    assert!(everywhere(&daemon, &needles, &[]).found(), "the control: a key in force is found, in its shim");
+    assert!(everywhere(&daemon, &needles, &[]).found(), "control: the current key is found in the container's shim");
     let report = search(&needles, signers(&daemon));
-    assert!(report.hits.is_empty(), "the signer does not have it: {report}");
-    wait::until_ok("executord has forgotten it", || {
+    assert!(report.hits.is_empty(), "the signer does not have the container's key: {report}");
+    wait::until_ok("executord has wiped the container's key", || {
         let report = search(&needles, [daemon.pid()]);
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });

@@ -55,7 +55,10 @@ fn kill_during_renewal_leaves_matching_pairs() {
         };
         let containers: Vec<Container> = (0..CONTAINERS).map(start).collect();
         containers.iter().for_each(|container| key_of(&mut needles, container));
-        assert!(everywhere(&daemon, &needles, &signers(&daemon)).found(), "the control: shims have keys in force");
+        assert!(
+            everywhere(&daemon, &needles, &signers(&daemon)).found(),
+            "control: the current keys are found in the shims"
+        );
         let mut times: Vec<SystemTime> = containers.iter().map(due).collect();
         times.sort();
         let moment = times[CONTAINERS / 2] + Duration::from_millis(6 * round);

@@ -85,7 +85,7 @@ fn expired_certificate_is_replaced_at_restart() {
         let words = ["x509", "-in", &certificate, "-noout", "-checkend", "0"];
         (!std::process::Command::new("openssl").args(words).output().unwrap().status.success()).then_some(())
     });
-    assert_eq!(fs::read(&certificate).unwrap(), before, "the control: it is not renewed without executord");
+    assert_eq!(fs::read(&certificate).unwrap(), before, "control: the certificate is not renewed without executord");
     daemon.start_again();
     wait::until("the certificate is replaced", || (fs::read(&certificate).unwrap() != before).then_some(()));
     openssl(&["x509", "-in", &certificate, "-noout", "-checkend", "0"]);
@@ -114,7 +114,7 @@ fn failure_is_reported_and_tried_again() {
     assert!(shown.contains("NOT REPLACED"), "{shown}");
     let counted = |value: f64| {
         let is_reported = || (metrics::value(&daemon, "executor_containers_old_certificate") == value).then_some(());
-        wait::until("the metrics report it", is_reported);
+        wait::until("the metrics report the number of old certificates", is_reported);
     };
     counted(1.0);
     fs::rename(ca.path("away"), ca.path("ca.key")).unwrap();

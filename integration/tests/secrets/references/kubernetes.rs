@@ -108,7 +108,7 @@ fn secrets_of_clusters_are_followed() {
     let reported = wait::until("the version is reported", || {
         Some(daemon.api.get("k").unwrap()).filter(|one| one.secret_sources[1].version == "2")
     });
-    assert_eq!(reported.files_generation, 2, "one update for both");
+    assert_eq!(reported.files_generation, 2, "both values arrive in one update");
     let old = needles("old", &[&old]);
     until_daemon_has_none(&daemon, "the old value", &old);
     assert!(!daemon.setup().logged().contains(WORDS));

@@ -26,8 +26,8 @@ fn reference_errors_name_field_without_value() {
         token.display()
     );
     let closed = shelf.provider().replace("\"shelf\"", "\"closed\"").replace("\"/\"", "\"app\"");
-    let nobody = shelf.provider().replace("\"shelf\"", "\"nobody\"").replace("uid = 0", "uid = 4242");
-    let daemon = Setup::default().config(&[shelf.provider(), closed, nobody, vault].concat()).start();
+    let foreign = shelf.provider().replace("\"shelf\"", "\"foreign\"").replace("uid = 0", "uid = 4242");
+    let daemon = Setup::default().config(&[shelf.provider(), closed, foreign, vault].concat()).start();
     let file = |provider: &str, path: &str, key: &str| {
         let mut request = sleeper("r");
         request.volume_mounted_files.push(from("db/x", provider, path, key));
@@ -66,7 +66,7 @@ fn reference_errors_name_field_without_value() {
         (file("shelf", "", ""), Code::InvalidArgument, at(".path"), "is empty"),
         (file("shelf", "good", "k"), Code::InvalidArgument, at(".key"), "must be empty"),
         (file("closed", "apple", ""), Code::PermissionDenied, at(".path"), "uid 0 may not use \"apple\""),
-        (file("nobody", "good", ""), Code::PermissionDenied, at(".path"), "no rule of secret_providers.allow"),
+        (file("foreign", "good", ""), Code::PermissionDenied, at(".path"), "no rule of secret_providers.allow"),
         (with(both), Code::InvalidArgument, at(""), "set together with content"),
         (with(version), Code::InvalidArgument, at(".version"), "must be empty"),
         (plain, Code::InvalidArgument, "action.run.env[0].from".into(), "secret variables only"),

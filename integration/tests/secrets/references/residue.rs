@@ -113,10 +113,10 @@ fn nothing_is_left_of_a_value() {
     let (new, values) = new;
     let printed = needles("printed", &[&printed]);
     let other = needles("other", &other.each_ref());
-    assert!(!search(&daemon, &printed).hits.is_empty(), "the control: a value in force is found");
+    assert!(!search(&daemon, &printed).hits.is_empty(), "control: a value in force is found");
     executord_keeps_none(&daemon, &printed);
-    assert!(!search(&daemon, &old).hits.is_empty(), "the control: a value in force is found");
-    assert!(!search(&daemon, &other).hits.is_empty(), "the control: a value in force is found");
+    assert!(!search(&daemon, &old).hits.is_empty(), "control: a value in force is found");
+    assert!(!search(&daemon, &other).hits.is_empty(), "control: a value in force is found");
     put(&values);
     wait::until("all values are replaced", || {
         let reported = daemon.api.get("r").unwrap();
@@ -127,7 +127,7 @@ fn nothing_is_left_of_a_value() {
         (is_new && reported.secret_sources.iter().all(|one| !one.stale)).then_some(())
     });
     until_daemon_has_none(&daemon, "the old values", &old);
-    assert!(!search(&daemon, &new).hits.is_empty(), "the control: a value in force is found");
+    assert!(!search(&daemon, &new).hits.is_empty(), "control: a value in force is found");
     executord_keeps_none(&daemon, &other);
     for id in ["r", "v"] {
         daemon.api.stop(id, Some(0)).unwrap();

@@ -42,7 +42,11 @@ fn vault_values_are_rotated_and_old_wiped() {
     let reported = wait::until("the version is reported", || {
         Some(daemon.api.get("v").unwrap()).filter(|one| one.secret_sources[0].version == "2")
     });
-    assert_eq!((reported.files_generation, &*reported.secret_sources[1].version), (2, "2"), "one update for both");
+    assert_eq!(
+        (reported.files_generation, &*reported.secret_sources[1].version),
+        (2, "2"),
+        "both values arrive in one update"
+    );
     let old = needles("old", &[&old]);
     until_daemon_has_none(&daemon, "the old value", &old);
     // Tokens are valid for 12 seconds, and for 25 seconds with renewals. They are renewed first, then there is a new
@@ -118,7 +122,7 @@ fn vault_errors_are_reported() {
     let daemon = setup.config(&config).start();
     let stale_ones = |count: f64| {
         let is_reported = || (metrics::value(&daemon, "executor_containers_stale_secrets") == count).then_some(());
-        wait::until("the metrics report it", is_reported);
+        wait::until("the metrics report the number of stale secrets", is_reported);
     };
     let run = |path: &str, key: &str, version: &str| {
         let mut request = sleeper("s");
@@ -144,7 +148,7 @@ fn vault_errors_are_reported() {
             "{refused:?}"
         );
     }
-    assert!(run("plain/app", "user", "").unwrap().created, "the control, of version 1 of the engine");
+    assert!(run("plain/app", "user", "").unwrap().created, "control: version 1 of the engine provides the secret");
     daemon.api.delete("s", true).unwrap();
     assert!(run("kv/app/db", "user", "").unwrap().created, "control failed");
     let container = daemon.api.get("s").unwrap();
@@ -300,6 +304,6 @@ fn answers_that_are_no_secret_are_reported() {
             "{refused:?}"
         );
     }
-    assert!(elsewhere.requests().is_empty(), "nothing went to the other address");
+    assert!(elsewhere.requests().is_empty(), "no request was sent to the other address");
     run("good").expect("control failed");
 }

@@ -112,7 +112,7 @@ fn workloads_log_in_themselves() {
     let container = daemon.api.started(request("w", &[&first]));
     assert_eq!(content(&container, "db/user"), "u1");
     assert!(!daemon.api.run(request("w", &[&issuer.token("app", 900)])).unwrap().created, "a retry with a newer token");
-    assert!(!search_daemon(&daemon, &needles(&first)).hits.is_empty(), "the control: the token is in memory");
+    assert!(!search_daemon(&daemon, &needles(&first)).hits.is_empty(), "control: the token is in memory");
     bao.put("u2", "p2");
     wait_for_content(&container, "db/user", "u2");
     wait::until("a renewal of the token", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
@@ -148,7 +148,8 @@ fn workloads_log_in_themselves() {
     until_daemon_has_none(&daemon, "the token", &needles(&second));
 }
 
-/// A provider of the type `kubernetes` sends the token of the workload, so that its role decides.
+/// A provider of type `kubernetes` sends the token of the workload, so the cluster checks the permissions of the
+/// workload.
 #[test]
 fn clusters_are_asked_as_workloads() {
     let seen = Arc::new(Mutex::new(Vec::new()));

@@ -170,7 +170,7 @@ const WAYS: [Way; 27] = [
 ];
 
 fn refused_run(raw: &mut RawClient, secret: &Canary, piece: usize) {
-    let request = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes()).user("nobody here");
+    let request = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes()).user("no such user");
     let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
     raw.wait_for_answer(on);
 }
@@ -193,12 +193,12 @@ fn after_refused_calls() {
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(HEADERS, 0, 1, &field("x", secret.as_bytes()));
     raw.frame(DATA, 0, 1, secret.as_bytes());
-    assert_eq!(raw.read_goaway(), 1, "a frame within a block of fields is a PROTOCOL_ERROR");
+    assert_eq!(raw.read_goaway(), 1, "a frame within a field block is a PROTOCOL_ERROR");
     is_gone(&daemon, &secret, "an unterminated header block");
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
-    assert_eq!(raw.read_goaway(), 9, "a block that is none is a COMPRESSION_ERROR");
-    is_gone(&daemon, &secret, "a block that is none");
+    assert_eq!(raw.read_goaway(), 9, "an invalid field block is a COMPRESSION_ERROR");
+    is_gone(&daemon, &secret, "an invalid field block");
     // As a control, a secret is found while it is received.
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let on = raw.open(&fields(RUN), false);
@@ -239,7 +239,7 @@ fn after_a_user_was_refused() {
         is_gone(&daemon, &secret, "a refused user");
         raw.wait_until_read();
         let reported = daemon.api.get("c").unwrap_err();
-        assert_eq!(reported.code(), tonic::Code::NotFound, "nothing was run for that user");
+        assert_eq!(reported.code(), tonic::Code::NotFound, "no container was created for that user");
     }
 }
 
@@ -257,5 +257,5 @@ fn control_without_wipe_finds_refused_secrets() {
             clean.push(name);
         }
     }
-    assert!(clean.len() <= WAYS.len() / 3, "ways after which nothing is found: {clean:?}");
+    assert!(clean.len() <= WAYS.len() / 3, "too many failing calls leave no secret: {clean:?}");
 }

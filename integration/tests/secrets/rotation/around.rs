@@ -39,7 +39,7 @@ fn home_around_secret_file_stays_writable() {
     let request = request.file(CONFIG, b"x").unmasked();
     let ended = daemon.api.run_to_end(RunRequest { read_only_rootfs: true, ..request });
     assert_eq!((exit(&ended), &*daemon.api.output(&ended.id).text()), (Ok(0), "x"));
-    assert_eq!(rootfs.listing(), before, "the operator's directory is as it was");
+    assert_eq!(rootfs.listing(), before, "the operator's directory is unchanged");
 }
 
 /// Files can be added to declared directories, even to empty directories. An individually mounted file is replaced.
@@ -126,9 +126,13 @@ fn update_keeps_or_changes_mode_and_group() {
     let other = vec![shared("a", b"3", Some(0o400), Some("app")), shared("/srv/k", b"3", Some(0o444), Some("7"))];
     assert_eq!(change(other), [(0o400, 1234), (0o444, 7)]);
     assert_eq!((seen(&a), seen("/srv/k"), seen(ROOT)), ((0o400, 1234), (0o444, 7), (0o700, 0)));
-    assert_eq!(change(vec![shared("a", b"4", None, Some(""))])[0], (0o400, 0), "the user's own again");
+    assert_eq!(
+        change(vec![shared("a", b"4", None, Some(""))])[0],
+        (0o400, 0),
+        "an empty group means the user's own group"
+    );
 
-    let bad = vec![shared("a", b"", Some(0o4755), Some("a b")), shared("n", b"", None, Some("nobody-knows"))];
+    let bad = vec![shared("a", b"", Some(0o4755), Some("a b")), shared("n", b"", None, Some("no-such-group"))];
     let request = UpdateFilesRequest { id: "m".into(), files: bad, ..UpdateFilesRequest::default() };
     let refused = daemon.api.update(request).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
@@ -137,12 +141,12 @@ fn update_keeps_or_changes_mode_and_group() {
     }
     let request = UpdateFilesRequest {
         id: "m".into(),
-        files: vec![shared("n", b"", None, Some("nobody-knows"))],
+        files: vec![shared("n", b"", None, Some("no-such-group"))],
         ..UpdateFilesRequest::default()
     };
     let refused = daemon.api.update(request).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("files[0].group: group `nobody-knows` not found"), "{refused}");
+    assert!(refused.message().contains("files[0].group: group `no-such-group` not found"), "{refused}");
     assert_eq!(daemon.api.get("m").unwrap().files_generation, 4);
 }
 

@@ -33,7 +33,7 @@ fn files_come_change_and_go() {
     let updated = daemon.api.update(change).unwrap();
     assert_eq!(updated.files_generation, 2);
     assert!(updated.files_updated_at.is_some());
-    assert_eq!(daemon.api.get("c").unwrap(), updated, "the answer equals that of Get");
+    assert_eq!(daemon.api.get("c").unwrap(), updated, "the response of the update equals the response of Get");
     let files: Vec<(&str, u64, &str)> =
         updated.files.iter().map(|file| (&*file.path, file.size, &*file.mount_point)).collect();
     let [password, x] = ["db/password", "new/deep/x"].map(|path| format!("{ROOT}/{path}"));
@@ -206,7 +206,7 @@ fn updates_outlive_the_daemon() {
     assert_eq!((read(&container, "a").as_deref(), read(&container, "b").as_deref()), (Some("3"), Some("keep")));
     daemon.api.stop("c", Some(0)).unwrap();
     let ended = daemon.api.wait("c").unwrap();
-    assert_eq!((ended.files_generation, ended.files.len()), (3, 3), "the result has it, too");
+    assert_eq!((ended.files_generation, ended.files.len()), (3, 3), "the result has the last generation");
     let wipe = ending(&ended).wipe.clone().unwrap();
     assert_eq!((wipe.files, wipe.bytes), (5, 1 + 1 + 1 + 1 + 4));
 }

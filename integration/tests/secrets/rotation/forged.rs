@@ -105,7 +105,7 @@ fn forged_update_changes_nothing() {
     for fds in [vec![], vec![list()], vec![list(), plain()], vec![plain(), list()], vec![list(), list(), list()]] {
         assert_eq!(site.ask_with(&fds, 0).unwrap_err().reason(), Reason::Invalid, "{} descriptors", fds.len());
     }
-    assert!(site.ask_with(&[list(), list()], 0).is_err(), "JSON is no payload");
+    assert!(site.ask_with(&[list(), list()], 0).is_err(), "a JSON file is not accepted as a payload");
     assert_eq!((site.files_and_generations(), site.launcher.record("c").unwrap()), before);
 
     site.ask(&good, &[b"three"], 0).unwrap();

@@ -153,7 +153,7 @@ fn open_descriptor_shows_old_content_or_zeros() {
     let files: [(&str, &[u8]); 2] = [("a", &new), ("/etc/executor-key", &new)];
     daemon.api.update(update("open", &files)).unwrap();
     for file in &kept {
-        assert_eq!(read(file), old, "a reader that has just opened it has its time");
+        assert_eq!(read(file), old, "the old content is kept for a while, for readers that have just opened the file");
     }
     let fits = |bytes: &[u8]| bytes.len() == old.len() && bytes.iter().zip(&old).all(|(is, was)| is == was || *is == 0);
     for _ in 0..50 {

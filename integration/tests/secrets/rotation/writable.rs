@@ -109,8 +109,8 @@ fn original_files_can_be_requested_again() {
     let given = files.map(|path| format!("{path}=was {path}"));
     assert_eq!(values(&answer), [&["PW=pw".to_owned()][..], &given[..]].concat());
     daemon.api.stop("t", Some(0)).unwrap();
-    // Eight files: the three files of the request under their second names (`b` is one of them), their three copies,
-    // the token, and the stored inputs next to the copies.
+    // Eight files: the three files of the request under their second names, the copies of these files, the token, and
+    // the stored inputs next to the copies. The changed `b` is still the file of the request.
     let wipe = daemon.api.wait("t").unwrap().result.unwrap().wipe.unwrap();
     assert_eq!((wipe.verified, wipe.files), (true, 3 + 3 + 1 + 1));
 }
@@ -171,7 +171,11 @@ fn process_files_cannot_prevent_wipe() {
             let read = file.read_at(&mut left, 0).unwrap();
             assert!(left[..read].iter().all(|byte| *byte == 0), "{id}");
         }
-        assert_eq!(fs::read("/etc/hostname").unwrap_or_default(), hostname, "{id}: a link led out");
+        assert_eq!(
+            fs::read("/etc/hostname").unwrap_or_default(),
+            hostname,
+            "{id}: a link to a file outside of the directory was followed"
+        );
     }
 }
 

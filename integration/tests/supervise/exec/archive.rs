@@ -107,7 +107,7 @@ fn cp_sparse_file_keeps_holes() {
         let refused = command(Some(&daemon.socket()), &arguments).output().unwrap();
         let message = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(125), "{message}");
-        assert!(message.contains("cp c:/tmp/sparse: larger than 1048576 bytes; --max-size"), "{message}");
+        assert!(message.contains("cp c:/tmp/sparse: the copy is larger than 1048576 bytes; --max-size"), "{message}");
         assert!(refused.stdout.len() <= 1 << 20);
     }
     assert!(!home.path().join("bounded").exists(), "the archive is not unpacked in part");

@@ -82,7 +82,7 @@ fn invalid_attach_is_refused() {
     daemon.api.started(sleeper("c"));
     let start =
         |id: &str, input| Attached::start(&daemon.api, AttachStart { id: id.into(), input, ..AttachStart::default() });
-    assert_eq!(start("nobody", false).err().unwrap().code(), Code::NotFound);
+    assert_eq!(start("no-such", false).err().unwrap().code(), Code::NotFound);
     let reported = start("c", true).err().unwrap();
     assert!(reported.code() == Code::FailedPrecondition && reported.message().contains("stdin"), "{reported}");
     let all: Vec<Attached> = (0..16).map(|_| start("c", false).unwrap()).collect();
@@ -177,7 +177,7 @@ fn blocked_reader_blocks_only_its_process() {
     drop(gone);
     assert_eq!(exit(&daemon.api.wait("gone").unwrap()), Ok(0), "the process continues with its log alone");
     daemon.api.stop("stop", Some(1)).unwrap();
-    assert_eq!(exit(&daemon.api.wait("stop").unwrap()), Err(9), "PID 1 alone and without a handler");
+    assert_eq!(exit(&daemon.api.wait("stop").unwrap()), Err(9), "PID 1 is the only process and has no handler");
     assert!(stopped.end().is_err(), "the stream ends with an error, because output is missing");
     daemon.api.signal("kill", 9).unwrap();
     // The reader has no time limit until the container is stopped.

@@ -68,7 +68,7 @@ fn entering_processes_are_inaccessible_to_container() {
     };
     assert_eq!((count("reached"), count("traced")), (0, 0), "{log}");
     assert!(count("helpers") > 0 && count("denied") > 0, "the poller has seen the processes: {log}");
-    assert!(count("programs") > 0, "the control: the executed programs are reached: {log}");
+    assert!(count("programs") > 0, "control: the executed programs are reached: {log}");
 }
 
 /// If a container puts links into the path of a working directory, missing directories are created only below the

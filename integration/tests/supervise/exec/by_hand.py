@@ -1,4 +1,4 @@
-"""Uses agent-cli on a terminal as a person does: creates a terminal, types, reads, and checks its final state."""
+"""Uses agent-cli on a terminal like a person: creates a terminal, types, reads, and checks its final state."""
 import fcntl, os, pty, select, signal, struct, subprocess, sys, termios, time
 
 POLL_TIMEOUT = 60
@@ -39,15 +39,15 @@ class Session:
         deadline = time.monotonic() + POLL_TIMEOUT
         while text.encode() not in self.seen:
             ready = select.select([self.master], [], [], max(0, deadline - time.monotonic()))[0]
-            assert ready, f"{text!r} never came: {self.seen!r}"
+            assert ready, f"{text!r} was not printed: {self.seen!r}"
             self.seen += os.read(self.master, 65536)
         self.seen = self.seen[self.seen.index(text.encode()) + len(text):]
 
     def until_it_sleeps(self, seconds):
-        """bash can lose a signal during a fork."""
+        """Waits until the sleep runs, because bash can lose a signal during a fork."""
         deadline = time.monotonic() + POLL_TIMEOUT
         while f"sleep\0{seconds}\0".encode() not in map(command_line, os.listdir("/proc")):
-            assert time.monotonic() < deadline, "nothing sleeps"
+            assert time.monotonic() < deadline, f"no process sleeps for {seconds} s"
             time.sleep(0.01)
 
     def raw(self):
@@ -62,11 +62,11 @@ class Session:
     def ends(self, status):
         deadline = time.monotonic() + POLL_TIMEOUT
         while self.process.poll() is None:
-            assert time.monotonic() < deadline, f"it goes on: {self.seen!r}"
+            assert time.monotonic() < deadline, f"agent-cli has not exited: {self.seen!r}"
             if select.select([self.master], [], [], 0.05)[0]:
                 self.seen += os.read(self.master, 65536)
         assert self.process.returncode == status, (self.process.returncode, self.seen)
-        assert termios.tcgetattr(self.slave) == self.before, "the terminal is not as it was"
+        assert termios.tcgetattr(self.slave) == self.before, "the settings of the terminal were not restored"
 
 
 def run(cli):
@@ -129,11 +129,11 @@ def in_scripts(cli):
     assert status("exec", "-i", "e", "--", "cat", stdin=b"x" * 300_000) == (0, b"x" * 300_000, b"")
     assert status("exec", "e", "--", "/nope")[0] == 127
     assert status("exec", "e", "--", "/etc/passwd")[0] == 126
-    assert status("exec", "nobody", "--", "true")[0] == 125
-    code, _, told = status("exec", "-it", "e", "--", "true")
-    assert code == 125 and b"needs a terminal" in told, told
-    code, _, told = status("run", "-it", "--", "true")
-    assert code == 125 and b"needs a terminal" in told, told
+    assert status("exec", "no-such", "--", "true")[0] == 125
+    code, _, reported = status("exec", "-it", "e", "--", "true")
+    assert code == 125 and b"needs a terminal" in reported, reported
+    code, _, reported = status("run", "-it", "--", "true")
+    assert code == 125 and b"needs a terminal" in reported, reported
     assert status("run", "-i", "--", "cat", stdin=b"in\n" * 1000) == (0, b"in\n" * 1000, b"")
     assert status("exec", "-e", "A=b", "--user", "7:8", "--dir", "/tmp", "e", "--", "sh", "-c", "echo $A; pwd; id -u; id -g")[
         :2

@@ -14,7 +14,8 @@ use tonic::Code;
 
 use crate::exec::sleeping;
 
-/// Ignores the signals that a disconnected client's process gets first, and so do its children.
+/// Script that prints the pid of its child and waits. Both processes ignore SIGHUP, the first signal to the process of
+/// a disconnected client, and SIGTERM.
 const STUBBORN: &str = "trap '' HUP TERM; sleep 100000 & echo $!; wait";
 
 fn supervisors(launcher: i32) -> Vec<i32> {
@@ -49,7 +50,7 @@ fn disconnected_client_ends_its_process() {
     for terminal in [false, true] {
         let (process, all) = stubborn(&daemon, terminal);
         drop(process);
-        all_end("a stubborn process", &all);
+        all_end("the process and its child have exited", &all);
     }
     let gentle = Executed::start(&daemon.api, start("c", "/bin/sleep", &["100000"])).unwrap();
     let all = with_children(gentle.pid);
@@ -127,7 +128,7 @@ fn killed_supervisor_ends_its_process() {
     wait::until("the process has exited", || has_ended(all[0]).then_some(()));
     assert_eq!(process.end().err().unwrap().code(), Code::Unavailable);
     // The launcher kills the children of the killed process.
-    all_end("all of it", &all);
+    all_end("the process and its child have exited", &all);
     assert_eq!(executed(&daemon.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }
 

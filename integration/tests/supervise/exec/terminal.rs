@@ -25,7 +25,7 @@ fn standard_streams_are_one_controlling_terminal() {
     assert!(text.contains("\nxterm\n") && reported.stderr.is_empty(), "{text}");
     assert_eq!(reported.exit, Some(Ok(0)));
     let none = executed(&daemon.api, script("c", "test -t 0 || test -t 1 || test -t 2 || : </dev/tty")).unwrap();
-    assert_ne!(none.exit, Some(Ok(0)), "the control: without one there is none");
+    assert_ne!(none.exit, Some(Ok(0)), "control: without a requested terminal, the process has none");
 }
 
 #[test]
@@ -63,7 +63,11 @@ fn run_terminal_begins_with_callers_size() {
     let daemon = Daemon::start();
     let request = RunRequest { terminal: true, ..sh("stty size").id("default") };
     daemon.api.run_to_end(request);
-    assert_eq!(daemon.api.output("default").text().trim(), "24 80", "the control: without a window");
+    assert_eq!(
+        daemon.api.output("default").text().trim(),
+        "24 80",
+        "control: default size, because the caller has no window"
+    );
 }
 
 /// A shell with job control works: typed input is echoed, Ctrl-C kills the foreground job and not the shell, Ctrl-Z

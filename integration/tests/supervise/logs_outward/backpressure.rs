@@ -51,7 +51,7 @@ fn blocked_receiver_causes_only_reported_drops() {
         }
     }
     assert_eq!(calm, ["calm 1", "calm 2", "calm 3"]);
-    assert!(reported >= 1, "the log holds 2 MB of 100");
+    assert!(reported >= 1, "the log keeps only 2 of 100 MB, so lines must be reported as dropped");
     let whole = LINES * 100 + 4;
     assert_eq!(flood + 4 + dropped.1, whole, "{flood} bytes received, {dropped:?} reported as dropped");
     let counted = || {
@@ -59,8 +59,8 @@ fn blocked_receiver_causes_only_reported_drops() {
         (value("executor_log_unsent_lines_total"), value("executor_log_unsent_bytes_total"))
     };
     // The scraped metrics may be one second old.
-    wait::until("the metrics report it", || (counted() == dropped).then_some(()));
-    wait::until("the daemon's log reports it", || {
+    wait::until("the metrics report the dropped lines", || (counted() == dropped).then_some(()));
+    wait::until("the daemon's log reports the dropped bytes", || {
         let log = daemon.setup().logged();
         log.contains(&format!("bytes={}", dropped.1)).then_some(())
     });
@@ -93,7 +93,7 @@ fn deleted_container_log_is_sent_within_limit() {
         let waits = || metric(&daemon, "executor_log_waiting_deleted_bytes", "syslog") == 64 << 10;
         wait::until("output is waiting", || waits().then_some(()));
     }
-    wait::until("the other one is dropped", || {
+    wait::until("the output of the second container is dropped", || {
         (metric(&daemon, "executor_log_unsent_lines_total", "syslog") == 2).then_some(())
     });
     // A later container with the same id is unaffected.
@@ -102,7 +102,7 @@ fn deleted_container_log_is_sent_within_limit() {
     let mut texts: Vec<String> = (0..3).map(|_| connection.next().unwrap().text).collect();
     texts.sort();
     assert_eq!(texts, ["later", "one", "two"]);
-    wait::until("nothing waits", || {
+    wait::until("no output is waiting", || {
         (metric(&daemon, "executor_log_waiting_deleted_bytes", "syslog") == 0).then_some(())
     });
 }

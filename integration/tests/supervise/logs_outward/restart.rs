@@ -87,5 +87,5 @@ fn waiting_lines_contain_no_secret_in_memory() {
         (waiting, found())
     };
     assert_eq!(search(Redaction::Auto), (false, false));
-    assert!(search(Redaction::None).0, "the control is found");
+    assert!(search(Redaction::None).0, "control: the unmasked secret is found");
 }

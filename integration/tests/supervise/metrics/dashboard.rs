@@ -84,7 +84,7 @@ fn run_all_outcomes(daemon: &Daemon, round: usize) {
     daemon.api.run_to_end(sh("echo hello").file("a/b", b"x").id(&id("good")));
     daemon.api.run_to_end(program("/missing", &[]).id(&id("missing")));
     daemon.api.update(update("runs", &[("a/b", b"y")])).unwrap();
-    daemon.api.get("nobody").unwrap_err();
+    daemon.api.get("no-such").unwrap_err();
 }
 
 #[test]
@@ -119,7 +119,11 @@ fn every_dashboard_panel_has_prometheus_data() {
         };
         assert_eq!(query(&wrong), Some(Vec::new()), "control failed: an unknown metric has values: {wrong}");
         if expression.contains("executor_container_disk_") && !counts_disks {
-            assert_eq!(query(&expression), Some(Vec::new()), "disks are counted on version 2 alone: {expression}");
+            assert_eq!(
+                query(&expression),
+                Some(Vec::new()),
+                "disk usage is counted only under cgroup version 2: {expression}"
+            );
             continue;
         }
         // A quantile without data is NaN.

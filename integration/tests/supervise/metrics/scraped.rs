@@ -130,11 +130,11 @@ fn every_metric_is_documented_and_correct() {
     let missing: Vec<_> = documented.keys().filter(|name| !exported.contains_key(*name)).collect();
     assert!(missing.is_empty(), "documented and not exported: {missing:?}");
     promtool(&text).unwrap();
-    assert!(promtool("# TYPE a counter\na 1\n").is_err(), "the control: promtool rejects malformed text");
+    assert!(promtool("# TYPE a counter\na 1\n").is_err(), "control: promtool rejects malformed text");
     let open = scrape(&daemon, OPEN);
     open_metrics(&open).unwrap();
     let broken = open.replace("executor_wipes_total{", "executor_wipes{");
-    assert!(open_metrics(&broken).is_err(), "the control: a counter without its suffix is rejected");
+    assert!(open_metrics(&broken).is_err(), "control: a counter without its suffix is rejected");
 
     for (series, expected) in [
         ("executor_containers{state=\"running\"}", 1.0),

@@ -175,7 +175,7 @@ fn each_phase_has_span_without_secrets() {
     assert!(hex(&alone.trace_id) != TRACE && alone.parent_span_id.is_empty(), "{alone:?}");
     assert!(!received.has("traced-not"));
 
-    assert!(received.has("traced-bad") && received.has("traced-long"), "the control: sent text is found");
+    assert!(received.has("traced-bad") && received.has("traced-long"), "control: sent text is found");
     assert!(!received.has(CANARY) && !received.has(&CANARY[..16]));
     let text = scrape(&daemon, "text/plain");
     assert!(value(&text, "executor_spans_exported_total").unwrap() >= 3.0, "{text}");
@@ -202,7 +202,7 @@ fn python_collector_reads_the_spans() {
     assert_eq!(names, ["admit", "container", "finish", "launch", "prepare", "run", "start"]);
     let root = &spans["container"];
     assert_eq!((&root["trace"], &root["parent"]), (&TRACE.into(), &PARENT.into()));
-    assert_eq!(root["attributes"]["executor.exit_code"], "3", "a number of 64 bits is a text in JSON");
+    assert_eq!(root["attributes"]["executor.exit_code"], "3", "JSON encodes a 64-bit number as a string");
     assert_eq!(root["resource"]["service.name"], "executord");
     let children = spans.values().filter(|span| span["name"] != "container");
     assert!(children.clone().all(|span| span["parent"] == root["span"] && span["trace"] == TRACE), "{spans:?}");
@@ -231,8 +231,8 @@ fn traces_go_over_http_too() {
 #[test]
 fn collector_that_fails_hurts_no_run() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let nobody = free_port();
-    for (port, protocol) in [(silent.local_addr().unwrap().port(), "grpc"), (nobody, "grpc"), (nobody, "http")] {
+    let unused = free_port();
+    for (port, protocol) in [(silent.local_addr().unwrap().port(), "grpc"), (unused, "grpc"), (unused, "http")] {
         let daemon = traced(&format!("http://127.0.0.1:{port}"), &format!("protocol = \"{protocol}\"\nqueue_max = 5"));
         for i in 0..4 {
             daemon.api.run_to_end(sh("exit 0").id(&format!("c-{i}")));
@@ -240,7 +240,7 @@ fn collector_that_fails_hurts_no_run() {
         let dropped = |text: &str, reason: &str| {
             value(text, &format!("executor_spans_dropped_total{{reason=\"{reason}\"}}")).unwrap()
         };
-        wait::until("drops are counted, of both reasons", || {
+        wait::until("drops are counted for both reasons", || {
             daemon.api.run_to_end(sh("exit 0"));
             let text = scrape(&daemon, "text/plain");
             (dropped(&text, "queue_full") > 0.0 && dropped(&text, "export_failed") > 0.0).then_some(())

@@ -154,18 +154,18 @@ impl<'a> Evaluator<'a> {
                 End::Failed { text: format!("Exited with status {code}"), reported: true }
             }
             (State::Cancelled, _) if cancellable => End::Cancelled,
-            (State::Cancelled, _) => return wrong("nothing could cancel it"),
-            _ => return wrong("its exit differs from that of its program"),
+            (State::Cancelled, _) => return wrong("no action could cancel the process"),
+            _ => return wrong("the exit differs from the exit of the program"),
         };
         match end {
-            End::NotStarted if lines > 0 || exit.is_some() => return wrong("it ran"),
-            End::Succeeded | End::Failed { .. } if lines != 1 => return wrong("it wrote no line, or several"),
-            _ if lines > 1 => return wrong("it ran twice"),
+            End::NotStarted if lines > 0 || exit.is_some() => return wrong("the process ran"),
+            End::Succeeded | End::Failed { .. } if lines != 1 => return wrong("the process did not write one line"),
+            _ if lines > 1 => return wrong("the process ran twice"),
             _ => {}
         }
         let wiped = step.wipe.as_ref().map(|wipe| wipe.verified && wipe.files == 1);
         if leaf.file && exit.is_some() && wiped != Some(true) {
-            return wrong("its secret file was not wiped");
+            return wrong("the secret file was not wiped");
         }
         Ok(end)
     }

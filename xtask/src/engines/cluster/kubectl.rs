@@ -144,6 +144,6 @@ pub(super) fn output(command: &mut Command, input: &str) -> anyhow::Result<Strin
     let words: Vec<_> =
         command.get_args().skip_while(|word| *word != "--pid").map(|word| word.to_string_lossy()).collect();
     let [printed, errors] = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    ensure!(done.status.success(), "{}: {}: {errors}{printed}", words.join(" "), done.status);
+    ensure!(done.status.success(), "{} failed ({}): {errors}{printed}", words.join(" "), done.status);
     Ok(printed)
 }

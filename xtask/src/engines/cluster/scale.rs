@@ -228,7 +228,7 @@ struct Request {
 }
 
 fn requests(log: &Path) -> anyhow::Result<Vec<Request>> {
-    let mut file = BufReader::new(fs::File::open(log).with_context(|| log.display().to_string())?);
+    let mut file = BufReader::new(fs::File::open(log).with_context(|| format!("cannot open {}", log.display()))?);
     let (mut line, mut all) = (String::new(), Vec::new());
     loop {
         let at = file.stream_position()?;
@@ -282,7 +282,7 @@ impl fmt::Display for Figures {
         let watches: Vec<_> = watches.iter().map(|(name, count)| format!("{name} {count:.0}")).collect();
         writeln!(
             f,
-            "\nWatches: {}. Bytes a second from the node {:.0}, to it {:.0}.",
+            "\nWatches: {}. Bytes a second from the node {:.0}, to the node {:.0}.",
             watches.join(", "),
             bytes[0],
             bytes[1]

@@ -96,7 +96,7 @@ pub(super) fn megabytes(bytes: u64) -> String {
 }
 
 /// Builds a request of `bytes` bytes of empty actions in a list, nested `depth` levels deep.
-fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
+fn nested_actions(bytes: usize, depth: usize) -> Vec<u8> {
     // Action { serial: SerialAction { actions: [..] } }, from the inside out.
     let within = |inner: &[u8]| {
         let mut serial = Vec::new();
@@ -143,7 +143,7 @@ pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut most = 0;
     for depth in scale.pick(&[1][..], &[1, 2, 10, 30, 90]) {
-        let request = of_actions(1_900_000, *depth);
+        let request = nested_actions(1_900_000, *depth);
         let mut client = CCore::connect(&daemon.socket())?;
         client.call("/executor.v1.Executor/Info", &[])?;
         let cost = cost(daemon.pid(), || {

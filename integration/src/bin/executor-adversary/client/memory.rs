@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::attack::{Outcome, Scale};
 use crate::python::CCore;
-use crate::search::{held, kept};
+use crate::search::{find_secrets, remaining_secrets};
 
 const RUN: &str = "/executor.v1.Executor/Run";
 const LIST: &str = "/executor.v1.Executor/List";
@@ -41,7 +41,7 @@ pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
             let code = client.call(RUN, &secretive(&id, secret.as_str()).encode_to_vec())?;
             ensure!(code == "OK", "Run: {code}, expected OK");
             calls += 1;
-            let kept = kept(daemon.pid(), &[("a secret", secret.as_bytes())])?;
+            let kept = remaining_secrets(daemon.pid(), &[("a secret", secret.as_bytes())])?;
             if !kept.is_empty() {
                 faults.push(format!("{size} bytes, call {round}: {}", kept.join(", ")));
             }
@@ -58,7 +58,7 @@ pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     let id = Canary::random(40)?;
     let code = client.call(RUN, &secretive(id.as_str(), "x").encode_to_vec())?;
     ensure!(code == "OK", "Run: {code}, expected OK");
-    let held = held(daemon.pid(), &[("an id", id.as_bytes())])?;
+    let held = find_secrets(daemon.pid(), &[("an id", id.as_bytes())])?;
     ensure!(!held.is_empty(), "control failed: the search does not find existing data");
     Ok("an id, which is no secret, is found".into())
 }
@@ -86,7 +86,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
             let code = way(&mut client, secret.as_str())?;
             ensure!(expected.1.contains(&&*code), "{}: {code}, expected {:?}", expected.0, expected.1);
             calls += 1;
-            let kept = kept(daemon.pid(), &[("a secret", secret.as_bytes())])?;
+            let kept = remaining_secrets(daemon.pid(), &[("a secret", secret.as_bytes())])?;
             if !kept.is_empty() {
                 faults.push(format!("{}, {size} bytes: {}", expected.0, kept.join(", ")));
             }
@@ -162,7 +162,7 @@ pub(crate) fn registry(_: Scale) -> anyhow::Result<Outcome> {
     for (verb, password) in [("run", format!("wrong-{PASSWORD}")), ("pull", PASSWORD.to_owned())] {
         let ran = cli::finish(with_password(&daemon, verb, &name, &password).spawn()?);
         ensure!((ran.status == 0) == (password == PASSWORD), "{ran:?}");
-        let kept = kept(daemon.pid(), &[("a password", PASSWORD.as_bytes())])?;
+        let kept = remaining_secrets(daemon.pid(), &[("a password", PASSWORD.as_bytes())])?;
         if !kept.is_empty() {
             faults.push(format!("after {verb}: {}", kept.join(", ")));
         }
@@ -185,7 +185,7 @@ pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     let (daemon, between) = (Daemon::start(), Holding::start(&registry, 700 << 10));
     let pulling = with_password(&daemon, "pull", &between.name("team/app:1"), PASSWORD).spawn()?;
     between.until_held();
-    let held = held(daemon.pid(), &[("a password", PASSWORD.as_bytes())])?;
+    let held = find_secrets(daemon.pid(), &[("a password", PASSWORD.as_bytes())])?;
     between.release();
     cli::finish(pulling);
     ensure!(!held.is_empty(), "control failed: the search does not find existing data");
@@ -204,7 +204,7 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
         let cat = script(&id, "cat /etc/cf-service-bindings/a");
         let process = Executed::start(&daemon.api, cat)?.end()?;
         ensure!(process.stdout == secret.as_bytes(), "the output of the process is not the secret");
-        let kept = kept(daemon.pid(), &[("what was printed", secret.as_bytes())])?;
+        let kept = remaining_secrets(daemon.pid(), &[("what was printed", secret.as_bytes())])?;
         if !kept.is_empty() {
             faults.push(format!("{size} bytes: {}", kept.join(", ")));
         }
@@ -219,7 +219,7 @@ pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     daemon.api.started(program("/bin/sleep", &["100000"]).id("c"));
     let reads = format!("read typed; echo read; sleep 100000; : {}", secret.as_str());
     let mut process = Executed::start(&daemon.api, script("c", &reads))?;
-    let found = held(process.pid, &[("an argument", secret.as_bytes())])?;
+    let found = find_secrets(process.pid, &[("an argument", secret.as_bytes())])?;
     ensure!(!found.is_empty(), "control failed: the search does not find existing data");
     process.send(v1::exec_request::Part::Signal(9));
     process.read_message().context("cannot read the exit of a process")?;

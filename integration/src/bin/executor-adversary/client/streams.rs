@@ -54,7 +54,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "shares: slow scrapers",
         position: Position::Client,
-        claim: "metrics clients that send nothing keep no scraper out",
+        claim: "metrics clients that send only the beginning of a request lock out no scraper",
         attack: scrapers,
         control: scrapers_control,
     },

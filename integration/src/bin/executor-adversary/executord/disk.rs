@@ -175,5 +175,7 @@ pub(crate) fn links_control(_: Scale) -> anyhow::Result<String> {
     let fault = victim.fault()?;
     fs::remove_file(link)?;
     daemon.start_again();
-    fault.map(|fault| format!("chown by the link: {fault}")).context("the check does not detect a change of the file")
+    fault
+        .map(|fault| format!("chown through the link: {fault}"))
+        .context("the check does not detect a change of the file")
 }

@@ -26,7 +26,7 @@ use rustix::net::RecvFlags;
 use crate::attack::{Outcome, Scale};
 
 /// Default uid of executord.
-const NOBODY: u32 = 65_534;
+const EXECUTORD_UID: u32 = 65_534;
 /// Timeout of a request to a shim or a launcher.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -80,7 +80,7 @@ fn end(shim: &Seqpacket) {
 }
 
 /// Returns a description of the fault if a record is not valid JSON. A shim could write such a record if the plan
-/// changed during reading.
+/// changed while the shim reads the plan.
 fn broken(record: &[u8]) -> Option<String> {
     match std::str::from_utf8(record) {
         Err(error) => Some(format!("a record is not UTF-8: {error}")),
@@ -161,7 +161,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         let (ours, theirs, process, files) = launch_descriptors()?;
         let begun = Instant::now();
         let fds = [theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
-        let answer = launcher.call(launch("told"), &fds);
+        let answer = launcher.call(launch("other"), &fds);
         slowest = slowest.max(begun.elapsed());
         match answer {
             LauncherAnswer::Done(_) => shims.push((attempt, Shim(ours))),
@@ -226,14 +226,14 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
         if exit.exists() {
             return Some(begun.elapsed());
         }
-        std::thread::sleep(Duration::from_millis(10)); // poll, because the other process does not report its file
+        std::thread::sleep(Duration::from_millis(10)); // poll: there is no notification for the file
     }
     None
 }
 
 /// Sends one message to a shim and makes the socket blocking, so that the shim blocks when it receives the next
 /// message. In every second round, removes the message before the shim receives it. Returns true if the shim blocks.
-fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
+fn blocks_shim(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
     let mut buffer = [0; 16];
     for round in 0..500 {
         theirs.set_nonblocking(false);
@@ -260,7 +260,7 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
         shim.ask_with(ShimCall::Attach(Attach { input: true, ..Attach::default() }), &[theirs.as_fd()]);
         shim.answer().map_err(|why| anyhow::anyhow!("{why:?}"))?;
         let pid = launcher.record(&id).context("the container has no record")?.shim.pid;
-        let waits = makes_wait(pid, &ours, &theirs);
+        let waits = blocks_shim(pid, &ours, &theirs);
         let took = stopped(&launcher, &shim, &id);
         drop((ours, theirs));
         match took {
@@ -326,7 +326,7 @@ pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     let asking = ours.as_fd().try_clone_to_owned()?;
     let shim = Shim(ours);
     shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
-    let got = asked(asking, NOBODY)?;
+    let got = asked(asking, EXECUTORD_UID)?;
     end(&shim.0);
     Ok(Outcome::new((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
 }

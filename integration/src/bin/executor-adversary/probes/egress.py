@@ -1,4 +1,7 @@
-"""Sends packets out of its network by many methods, immediately after the start, and prints their number."""
+"""Sends packets out of the container's network by many methods, immediately after the start.
+
+Prints the number of sent packets.
+"""
 import socket
 import sys
 

@@ -1,5 +1,6 @@
-# Allocates asynchronous I/O requests, of which the host has a limited number: `all`, `one`, or `both`, in which a second
-# process makes one request after the first process has allocated all.
+# Allocates asynchronous I/O requests, of which the host has a limited number. The argument `one` allocates one request,
+# and `all` allocates all requests. With `both`, a second process tries to allocate one request after the first process
+# has allocated all.
 import ctypes
 import errno
 import os
@@ -17,7 +18,7 @@ def take(most, each):
         if libc.syscall(NUMBER, each, ctypes.byref(context)) < 0:
             return taken, errno.errorcode[ctypes.get_errno()]
         taken += each
-    return taken, "as many as were asked for"
+    return taken, "as many as requested"
 
 
 def everything():

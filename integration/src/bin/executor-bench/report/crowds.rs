@@ -16,7 +16,7 @@ impl Report {
         let count = bursts.containers;
         self.rest("burst", bursts.rest);
         println!(
-            "\n{count} containers requested at the same time, {BURSTS} times; ms until an exit is known (p50), and of processor time for each"
+            "\n{count} containers requested at the same time, {BURSTS} times; ms until an exit is known (p50), and ms of processor time per container"
         );
         println!("{:<40} {:>9} {:>9} {:>9}  {:>9} {:>9}", "", "first", "median", "last", "machine", "processes");
         let mut rows = Vec::new();
@@ -97,8 +97,8 @@ impl Report {
         println!("per container            {each:.3} MB of the total");
         println!("executord, resident      {:.1} MB", megabytes(many.memory.executord_rss));
         let left: Vec<_> = many.left.named().iter().map(|(what, count)| format!("{count} {what}")).collect();
-        println!("left after the deletion  {}", left.join(", "));
-        self.failed |= !many.left.is_nothing();
+        println!("leftovers after deletion {}", left.join(", "));
+        self.failed |= !many.left.is_zero();
         let left: serde_json::Map<_, _> =
             many.left.named().map(|(what, count)| (what.to_owned(), count.into())).into_iter().collect();
         let figures = json!({

@@ -12,7 +12,7 @@ use crate::processor::Used;
 use crate::stats::Sample;
 use crate::throughput::{self, Throughputs};
 
-/// Contestants with which all others are compared, if they were measured.
+/// Contestants with which all other contestants are compared, if measured.
 const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
 
 impl Report {
@@ -21,7 +21,7 @@ impl Report {
         self.rest("latency", latencies.rest);
         let bases = BASES.map(|name| all.iter().find(|latency| latency.name == name));
         println!(
-            "\nOne /bin/true, {} runs, in ms. Counted: executor to the exit event, others to the end of delete.",
+            "\nOne /bin/true, {} runs, in ms. The executor is timed until the exit event, the others until the end of delete.",
             self.json["runs"]
         );
         println!(
@@ -91,7 +91,7 @@ impl Report {
     pub(crate) fn throughput(&mut self, throughputs: &Throughputs) {
         self.rest("throughput", throughputs.rest);
         println!(
-            "\nContainers per second, from start to deletion, {} each, and ms of processor time for each",
+            "\nContainers per second, from start to deletion, over {} containers, and ms of processor time per container",
             throughputs.containers
         );
         let mut head = format!("{:<40}", "");

@@ -51,7 +51,7 @@ fn closed_containers_forward_nothing() {
         let questions = questions(id);
         let asked: Vec<&str> = questions.iter().map(String::as_str).collect();
         let answers = world.ask(id, &asked);
-        assert!(answers[0].starts_with("NOERROR 10.61."), "the control: it is answered: {answers:?}");
+        assert!(answers[0].starts_with("NOERROR 10.61."), "control: the query is answered: {answers:?}");
         let arrived: Vec<String> = server
             .queries()
             .into_iter()

@@ -1,7 +1,7 @@
 """A name server of the outside world: name_server.py LOG ADDRESS. Each query is a line of LOG: protocol and name.
 
-Answers: big.* has 200 addresses, fail.* is a failure of the server, forged.* is preceded by answers with a wrong id and
-a wrong question, silent.* gets none, and every other name is 198.51.100.7.
+Answers: big.* has 200 addresses; fail.* gets SERVFAIL; for forged.*, answers with a wrong id and a wrong question precede
+the correct answer; silent.* gets no answer; every other name is 198.51.100.7.
 """
 
 import socket

@@ -133,6 +133,6 @@ fn flooding_container_stops_no_other() {
         assert!(attempts.any(|answer| answer == found), "no response to three queries");
     }
     let limited = metrics::value(&world.daemon, "executor_name_queries_total{result=\"limited\"}");
-    assert!(limited > 0.0, "the control: the limits are exceeded");
+    assert!(limited > 0.0, "control: the limits are exceeded");
     world.delete_all();
 }

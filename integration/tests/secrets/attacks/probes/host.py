@@ -1,5 +1,5 @@
-# Attacks of a container on the host and its kernel. `marker` is a file of the host, `handle` its number in the file
-# system that /usr is on, `stranger` a process of the host.
+# Attacks of a container on the host and its kernel. `marker` is a file of the host, `handle` is the file's handle in
+# the file system that contains /usr, and `stranger` is a process of the host.
 marker, stranger, init = facts['marker'], facts['stranger'], facts['init']
 NUMBERS = {
     'x86_64': {'io_setup': 206, 'bpf': 321, 'perf_event_open': 298, 'add_key': 248, 'userfaultfd': 323, 'syslog': 103},
@@ -56,7 +56,7 @@ def by_descriptor():
 
 
 def release_agent():
-    """CVE-2022-0492: a program that the kernel runs as the host's root when a cgroup is empty."""
+    """Sets the program that the kernel runs as the host's root when a cgroup becomes empty (CVE-2022-0492)."""
     mount('cgroup', scratch, 'cgroup', 0, facts['hierarchy'])
     try:
         writable(scratch + '/release_agent')
@@ -81,7 +81,7 @@ def traced(pid):
 
 
 def attributes():
-    """The arguments of bpf: a map of one entry."""
+    """Returns the arguments of bpf for a map of one entry."""
     return ctypes.create_string_buffer(struct.pack('IIII', 2, 4, 4, 1) + bytes(100))
 
 
@@ -93,7 +93,7 @@ def asynchronous():
 
 
 def events():
-    """The arguments of perf_event_open: the processor's clock."""
+    """Returns the arguments of perf_event_open for the processor's clock."""
     return ctypes.create_string_buffer(struct.pack('II', 1, 112) + bytes(104))
 
 

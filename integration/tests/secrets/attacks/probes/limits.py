@@ -1,5 +1,6 @@
-# Attempts of a container to take more of the host than its limits. Each attempt is a process of its own, which releases
-# what it took at its end; if the kernel ends it, the signal is reported.
+# Attempts of a container to use more of the host's resources than its limits allow. Each attempt runs in a separate
+# process, so that its resources are released when the process exits. If the kernel kills the process, the signal is
+# reported.
 BLOCK = b'x' * 65536
 AMOUNT, PROCESSES, TERMINALS = facts['amount'], facts['processes'], facts['terminals']
 
@@ -47,12 +48,12 @@ def stream(kept):
 
 
 def received(one):
-    """Unread bytes in a socket."""
+    """Returns the number of unread bytes in a socket."""
     return struct.unpack('9I', one.getsockopt(socket.SOL_SOCKET, 55, 36))[0]  # SO_MEMINFO
 
 
 def datagrams():
-    """Counts the data that arrives: a socket accepts what its buffer holds, and silently drops the rest."""
+    """Counts the received data: a socket accepts only as much data as fits its buffer, and silently drops other data."""
     kept, held = [], 0
     while held < AMOUNT and len(kept) < 1500:
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -61,7 +62,7 @@ def datagrams():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
             for _ in range(6):
                 other.sendto(BLOCK[:32768], one.getsockname())
-        # On a busy machine the kernel delivers them a moment later.
+        # On a busy machine the kernel delivers the datagrams a moment later.
         until = time.monotonic() + 2
         while not (queued := received(one)):
             if time.monotonic() > until:

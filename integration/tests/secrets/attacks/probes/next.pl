@@ -1,4 +1,5 @@
-# Leaves what a process can leave in a container, or looks for it: one line for each thing, "NAME: there" or "NAME: not there".
+# Leaves resources that can outlive a process in a container, and looks for them. With the argument `look`, only looks
+# for them. Prints one line for each resource: "NAME: there" or "NAME: not there".
 use strict;
 use warnings;
 use Socket;

@@ -28,7 +28,7 @@ pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
         let own = address(&pods, from)?;
         for (to, name) in pods.iter().map(|pod| (text(&pod["status"]["podIP"]), text(&pod["metadata"]["name"]))) {
             let script = format!("{GET} http://{to}:8080; {GET} http://{to}:8080/cgi-bin/peer");
-            let printed = space.execute(from, &script).with_context(|| format!("{from} to {name}"))?;
+            let printed = space.execute(from, &script).with_context(|| format!("{from} cannot reach {name}"))?;
             let (host, peer) = printed.split_once('\n').context("the output has no second line")?;
             same("the host name", host, name)?;
             let peer = peer.trim().trim_start_matches("[::ffff:").trim_end_matches(']');
@@ -146,8 +146,8 @@ pub(super) fn dead_node_is_replaced(cluster: &Cluster) -> anyhow::Result<()> {
     // The Service no longer has the dead node's pod.
     space.run("client", &pod(WAIT, json!({})))?;
     cluster.until("the Service has no pod of the node", || Ok((endpoints(&space, name)? == 0).then_some(())))?;
-    // kube-proxy applies the change a little later. With a dead pod among four, 24 of 24 requests succeed once in 1000
-    // times.
+    // kube-proxy applies the change a little later. If one of four pods is dead, the probability that all 24 requests
+    // succeed by chance is 1 in 1000.
     cluster.until("the Service responds to each request", || Ok(space.execute("client", &many(24)).ok()))?;
     space.execute("client", &many(24))?;
     let is_ending = || Ok((!data()?["metadata"]["deletionTimestamp"].is_null()).then_some(()));

@@ -10,36 +10,36 @@ use crate::engines::site::STATIC_PODS;
 const CONFORMANCE: &str = "Conformance";
 
 /// Cases of `e2e_node.test` that do not run, with the reasons.
-const LEFT_OUT: &[(LeftOut, &str)] = &[
-    (LeftOut::Label(CONFORMANCE), "the suite `cluster` has these cases"),
+const EXCLUDED: &[(Excluded, &str)] = &[
+    (Excluded::Label(CONFORMANCE), "the suite `cluster` has these cases"),
     // The cluster has no systemd.
-    (LeftOut::Label("Disruptive"), "systemd stops the kubelet or the runtime"),
-    (LeftOut::Label("Serial && !NodeConformance"), "systemd restarts the kubelet, or the cases measure performance"),
-    (LeftOut::Label("Slow"), "each case takes more than two minutes"),
-    (LeftOut::Name("Containers Lifecycle.*(kubelet restart|node reboot)"), "systemd restarts the kubelet"),
-    (LeftOut::Name("StaticPod|should not change container status"), "systemd restarts the kubelet"),
+    (Excluded::Label("Disruptive"), "systemd stops the kubelet or the runtime"),
+    (Excluded::Label("Serial && !NodeConformance"), "systemd restarts the kubelet, or the cases measure performance"),
+    (Excluded::Label("Slow"), "each case takes more than two minutes"),
+    (Excluded::Name("Containers Lifecycle.*(kubelet restart|node reboot)"), "systemd restarts the kubelet"),
+    (Excluded::Name("StaticPod|should not change container status"), "systemd restarts the kubelet"),
     (
-        LeftOut::Name("OOMKiller|ImageGarbageCollect|reflected in /configz"),
+        Excluded::Name("OOMKiller|ImageGarbageCollect|reflected in /configz"),
         "systemd restarts the kubelet with other settings",
     ),
-    (LeftOut::Name("KubletTLS|ReloadKubeletClientCAFile"), "systemd restarts the kubelet with other settings"),
-    (LeftOut::Label("Feature: containsAny {CriProxy, StandaloneMode}"), "the kubelet needs other settings"),
-    (LeftOut::Label("Feature: containsAny {KubeletCredentialProviders}"), "the kubelet needs other settings"),
-    (LeftOut::Label("Feature: containsAny {OffByDefault}"), "the kubelet needs feature gates"),
-    (LeftOut::Label("Feature: containsAny {KubeletSeparateDiskGC}"), "the node needs a separate disk for images"),
-    (LeftOut::Label("Feature: containsAny {SCTPConnectivity}"), "the kernel needs SCTP"),
-    (LeftOut::Label("Feature: containsAny {DynamicResourceAllocation}"), "the node needs devices"),
-    (LeftOut::Name("Device Plugin|POD Resources API"), "the node needs devices"),
-    (LeftOut::Label("Feature: containsAny {NodeSwap}"), "the node needs swap"),
-    (LeftOut::Name("with a configured handler"), "the runtime needs a handler named test-handler"),
-    (LeftOut::Name("volume failing to unmount"), "the cluster needs an NFS server"),
-    (LeftOut::Label("Feature: containsAny {ImageID}"), "the image is on the internet"),
-    (LeftOut::Name("Kubelet Cgroup Manager|PodOverhead"), "kubepods must be below the root cgroup"),
-    (LeftOut::Name("Summary API"), "the kubelet and the runtime need cgroups below the root cgroup"),
+    (Excluded::Name("KubletTLS|ReloadKubeletClientCAFile"), "systemd restarts the kubelet with other settings"),
+    (Excluded::Label("Feature: containsAny {CriProxy, StandaloneMode}"), "the kubelet needs other settings"),
+    (Excluded::Label("Feature: containsAny {KubeletCredentialProviders}"), "the kubelet needs other settings"),
+    (Excluded::Label("Feature: containsAny {OffByDefault}"), "the kubelet needs feature gates"),
+    (Excluded::Label("Feature: containsAny {KubeletSeparateDiskGC}"), "the node needs a separate disk for images"),
+    (Excluded::Label("Feature: containsAny {SCTPConnectivity}"), "the kernel needs SCTP"),
+    (Excluded::Label("Feature: containsAny {DynamicResourceAllocation}"), "the node needs devices"),
+    (Excluded::Name("Device Plugin|POD Resources API"), "the node needs devices"),
+    (Excluded::Label("Feature: containsAny {NodeSwap}"), "the node needs swap"),
+    (Excluded::Name("with a configured handler"), "the runtime needs a handler named test-handler"),
+    (Excluded::Name("volume failing to unmount"), "the cluster needs an NFS server"),
+    (Excluded::Label("Feature: containsAny {ImageID}"), "the image is on the internet"),
+    (Excluded::Name("Kubelet Cgroup Manager|PodOverhead"), "kubepods must be below the root cgroup"),
+    (Excluded::Name("Summary API"), "the kubelet and the runtime need cgroups below the root cgroup"),
 ];
 
 /// A group of cases that do not run.
-enum LeftOut {
+enum Excluded {
     /// Cases with labels, as a filter of ginkgo.
     Label(&'static str),
     /// Cases whose name matches a regular expression.
@@ -66,12 +66,12 @@ impl Suite {
 
     /// Returns the flags of ginkgo that select the cases, without the leading hyphens.
     pub(super) fn selection(self, options: &Options) -> Vec<String> {
-        let (labels, left_out) = match self {
+        let (labels, excluded) = match self {
             Self::Cluster => (CONFORMANCE.to_owned(), None),
             Self::Node => (wanted_labels(), Some(unwanted_names())),
         };
         let focus = options.focus.iter().map(|name| format!("focus={name}"));
-        let skip = options.skip.iter().chain(&left_out).map(|name| format!("skip={name}"));
+        let skip = options.skip.iter().chain(&excluded).map(|name| format!("skip={name}"));
         [format!("label-filter={labels}")].into_iter().chain(focus).chain(skip).collect()
     }
 
@@ -106,20 +106,20 @@ impl Suite {
     }
 }
 
-/// Returns ginkgo's filter of the labels of all cases that are not left out.
+/// Returns ginkgo's filter of the labels of all cases that are not excluded.
 fn wanted_labels() -> String {
-    let labels = LEFT_OUT.iter().filter_map(|(cases, _)| match cases {
-        LeftOut::Label(filter) => Some(format!("!({filter})")),
-        LeftOut::Name(_) => None,
+    let labels = EXCLUDED.iter().filter_map(|(cases, _)| match cases {
+        Excluded::Label(filter) => Some(format!("!({filter})")),
+        Excluded::Name(_) => None,
     });
     labels.collect::<Vec<_>>().join(" && ")
 }
 
-/// Returns a regular expression that matches the names of cases that are left out.
+/// Returns a regular expression that matches the names of excluded cases.
 fn unwanted_names() -> String {
-    let names = LEFT_OUT.iter().filter_map(|(cases, _)| match cases {
-        LeftOut::Name(name) => Some(*name),
-        LeftOut::Label(_) => None,
+    let names = EXCLUDED.iter().filter_map(|(cases, _)| match cases {
+        Excluded::Name(name) => Some(*name),
+        Excluded::Label(_) => None,
     });
     names.collect::<Vec<_>>().join("|")
 }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn left_out_cases_are_not_selected() {
+    fn excluded_cases_are_not_selected() {
         let (labels, names) = (wanted_labels(), unwanted_names());
         assert!(labels.starts_with("!(Conformance) && !(Disruptive) && !(Serial && !NodeConformance) && "), "{labels}");
         assert!(names.contains("|POD Resources API|with a configured handler|"), "{names}");
