@@ -1,7 +1,7 @@
 //! Drops privileges permanently.
 //!
-//! Only for single-threaded processes: capabilities are per thread, and a new thread inherits the capabilities of its
-//! creator.
+//! The functions are for single-threaded processes: capabilities are per thread, and a new thread inherits the
+//! capabilities of its creator.
 
 use std::io;
 
@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid};
 
 use crate::capabilities::{self, Bounding, Capability, CapsHashSet};
+use crate::process::require_restored;
 
 /// Credentials of a process in its container.
 #[derive(Clone, Debug)]
@@ -37,8 +38,8 @@ pub struct Credentials {
 pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[])?;
-    // The bounding set is limited before the change of user, because this requires CAP_SETPCAP. Without that capability
-    // (a container's root) the set stays unchanged, and no_new_privs below makes it irrelevant.
+    // The bounding set is limited before the change of user, because limiting the set requires CAP_SETPCAP. Without
+    // that capability (a container's root) the set stays unchanged, and no_new_privs below makes it irrelevant.
     let none = CapsHashSet::new();
     capabilities::limit_bounding_set(&none, Bounding::IfAllowed)?;
     setresgid(group, group, group)?;
@@ -75,7 +76,7 @@ pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
-    // The bounding set is limited before the change of user, because this requires CAP_SETPCAP.
+    // The bounding set is limited before the change of user, because limiting the set requires CAP_SETPCAP.
     capabilities::limit_bounding_set(&credentials.bounding, Bounding::Required)?;
     setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
     // Keep the permitted set across setresuid; `retain` then drops all other capabilities.
@@ -111,11 +112,11 @@ pub fn keep_capabilities(held: &CapsHashSet, ambient: &CapsHashSet) -> io::Resul
 }
 
 /// Runs `act` with this effective user and group and the caller's capabilities, then restores the caller's ids. Objects
-/// that the kernel creates during `act` belong to that user. `act` must not open files of other users.
+/// that the kernel creates during `act` belong to that user. `act` must not open files of other users. A process that
+/// cannot restore its ids exits with status 1.
 ///
 /// # Errors
-/// Returns the error of `act`, or an error if the caller cannot become the user or cannot restore its ids. After an
-/// error other than that of `act`, the caller must exit.
+/// Returns the error of `act`, or an error if the caller cannot become the user.
 pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, held) = (getresuid()?, getresgid()?, capabilities::effective()?);
     let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
@@ -125,18 +126,18 @@ pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>
         capabilities::set_effective(&held)
     };
     let acted = become_effective(Uid::from_raw(id), Gid::from_raw(id)).and_then(|()| act());
-    become_effective(users.effective, groups.effective)?;
-    crate::process::forbid_dumps()?; // the kernel makes the process dumpable again when its ids change
+    // The kernel makes the process dumpable again when its ids change.
+    let restored = become_effective(users.effective, groups.effective).and_then(|()| crate::process::forbid_dumps());
+    require_restored("user and group", restored);
     acted
 }
 
 /// Runs `act` as a user with only its primary group and no effective capability, then becomes root again. Root uses
 /// this to work in a directory that the user can write to: links in the directory lead only to files that the user can
-/// access, and new files belong to the user.
+/// access, and new files belong to the user. A process that cannot become root again exits with status 1.
 ///
 /// # Errors
-/// Returns the error of `act`, or an error if the caller is not root or cannot become root again. After an error other
-/// than that of `act`, the caller must exit.
+/// Returns the error of `act`, or an error if the caller is not root.
 pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -144,10 +145,13 @@ pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> 
     // Leaving user 0 drops the effective capabilities; returning to it restores them.
     let begun = setresgid(groups.real, group, groups.saved).and_then(|()| setresuid(users.real, user, users.saved));
     let acted = begun.map_err(io::Error::from).and_then(|()| act());
-    setresuid(users.real, users.effective, users.saved)?;
-    setresgid(groups.real, groups.effective, groups.saved)?;
-    setgroups(&others)?;
-    crate::process::forbid_dumps()?; // the kernel makes the process dumpable again when its ids change
+    let restore = || -> io::Result<()> {
+        setresuid(users.real, users.effective, users.saved)?;
+        setresgid(groups.real, groups.effective, groups.saved)?;
+        setgroups(&others)?;
+        crate::process::forbid_dumps() // the kernel makes the process dumpable again when its ids change
+    };
+    require_restored("user and group", restore());
     acted
 }
 
@@ -188,8 +192,9 @@ pub fn forbid_core_files() -> io::Result<()> {
 
 /// Keeps this process's present and future memory out of swap; each page is locked when it is first touched. Returns
 /// true if locking is in effect. Without CAP_IPC_LOCK a process needs an infinite limit on locked memory: address space
-/// counts against the limit, and a later allocation beyond the limit would fail. Call this before dropping the
-/// privileges that may be needed to raise the limit.
+/// counts against the limit, and a later allocation beyond the limit would fail. `stays_privileged` is true if the
+/// process keeps its present capabilities. Call this before dropping the privileges that may be needed to raise the
+/// limit.
 ///
 /// # Errors
 /// Returns the kernel's error if a system call fails.
@@ -302,6 +307,37 @@ mod tests {
         assert!(std::fs::read(&secret).is_ok());
         assert!(with_user(12_345, 54_321, || Err::<(), _>(io::ErrorKind::Other.into())).is_err());
         assert!(nix::unistd::geteuid().is_root());
+    }
+
+    /// A process that cannot become root again exits: it must not continue with the user's ids and root's data. As a
+    /// control, a process that can become root again continues.
+    #[test]
+    #[ignore = "needs root"]
+    fn process_that_stays_user_exits() {
+        const ALONE: &str = "EXECUTOR_SYS_TEST_STAYS_USER";
+        const NAME: &str = "privileges::tests::process_that_stays_user_exits";
+        let Some(stays) = std::env::var_os(ALONE) else {
+            let run = |stays: &str| {
+                let mut again = std::process::Command::new("/proc/self/exe");
+                again.args(["--include-ignored", "--exact", NAME]).env(ALONE, stays).output().unwrap()
+            };
+            let (control, exited) = (run("no"), run("yes"));
+            assert_eq!(control.status.code(), Some(0), "control failed: {control:?}");
+            assert_eq!(exited.status.code(), Some(1), "{exited:?}");
+            assert!(
+                String::from_utf8_lossy(&exited.stderr).contains("cannot restore the user and group"),
+                "{exited:?}"
+            );
+            return;
+        };
+        with_user(12_345, 54_321, || {
+            if stays == "yes" {
+                let user = Uid::from_raw(12_345);
+                setresuid(user, user, user)?;
+            }
+            Ok(())
+        })
+        .unwrap();
     }
 
     /// No root privilege remains. A process without privileges cannot run other tests, so the test program starts

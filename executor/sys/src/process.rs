@@ -12,6 +12,7 @@ use std::io;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 
+pub(crate) use exec::require_restored;
 pub use exec::{StringArray, close_all_but, close_on_exec_from, execve, exit_now, trim_stack};
 pub use fork::{Fork, fork};
 pub(crate) use fork::{OneThread, clone, threads};
@@ -120,8 +121,8 @@ pub fn forbid_dumps() -> io::Result<()> {
 /// Returns true if a seccomp filter is in force for this thread and, unless `new_privileges` is true, no_new_privs is
 /// set.
 ///
-/// The presence of a filter is not enough, because the filter can be inherited from the parent. Therefore this also
-/// makes a call that a container's filter denies, and checks that the call is denied. That call is unprivileged and
+/// The presence of a filter is not enough, because the filter can be inherited from the parent. Therefore this function
+/// also makes a call that a container's filter denies, and checks that the call is denied. The call is unprivileged and
 /// has no effect.
 ///
 /// # Errors

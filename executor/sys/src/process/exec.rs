@@ -1,13 +1,23 @@
 //! Executes a program, and closes descriptors and frees stack pages before that.
 
 use std::ffi::{CStr, CString};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Exits immediately, without running destructors and without flushing buffers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition.
     unsafe { libc::_exit(code) }
+}
+
+/// Returns the value of a call that restores the state of this process. If the call failed, exits with status 1,
+/// because the process must not continue with the namespace or the ids of another.
+pub(crate) fn require_restored<T, E: std::fmt::Display>(what: &str, restored: Result<T, E>) -> T {
+    restored.unwrap_or_else(|error| {
+        let pid = std::process::id();
+        let _ = writeln!(io::stderr(), "cannot restore the {what} of process {pid}: {error}; the process exits");
+        exit_now(1)
+    })
 }
 
 /// A null-terminated array of strings, as execve requires.

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use nix::sched::{CloneFlags, setns};
 
-use super::{exit_now, forbid_dumps};
+use super::{forbid_dumps, require_restored};
 
 /// Opens the mount namespace of a process, for [`enter_namespaces`]. The namespace and its mounts exist as long as the
 /// descriptor is open, even after the process has exited.
@@ -29,17 +29,17 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
     Ok(setns(pidfd, namespaces)?)
 }
 
-/// Runs `act` in the network namespace of the pidfd's process, then returns to the caller's network namespace.
+/// Runs `act` in the network namespace of the pidfd's process, then returns to the caller's network namespace. A process
+/// that cannot return exits with status 1.
 ///
 /// # Errors
-/// Returns the same errors as [`enter_namespaces`] and `act`. If the caller cannot return to its namespace, the error
-/// differs from the errors of `act`, and the caller must exit.
+/// Returns the errors of [`enter_namespaces`] and of `act`.
 pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let own = rustix::fs::open("/proc/thread-self/ns/net", flags, rustix::fs::Mode::empty())?;
     setns(pidfd, CloneFlags::CLONE_NEWNET)?;
     let done = act();
-    setns(own, CloneFlags::CLONE_NEWNET)?;
+    require_restored("network namespace", setns(own, CloneFlags::CLONE_NEWNET));
     done
 }
 
@@ -52,9 +52,7 @@ pub fn within_mounts<T>(mounts: BorrowedFd<'_>, act: impl FnOnce() -> T) -> io::
     let own = mount_namespace(std::process::id() as i32)?;
     setns(mounts, CloneFlags::CLONE_NEWNS)?;
     let done = act();
-    if setns(&own, CloneFlags::CLONE_NEWNS).is_err() {
-        exit_now(1);
-    }
+    require_restored("mount namespace", setns(&own, CloneFlags::CLONE_NEWNS));
     Ok(done)
 }
 
@@ -84,4 +82,40 @@ pub(crate) fn become_root_within() -> io::Result<()> {
     nix::unistd::setresuid(user, user, user)?;
     // After the change of user, other processes of that user could inspect this process.
     forbid_dumps()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    /// A process that cannot leave another network namespace exits. As a control, a process that can leave the
+    /// namespace continues.
+    #[test]
+    #[ignore = "needs root"]
+    fn process_in_other_network_exits() {
+        const ALONE: &str = "EXECUTOR_SYS_TEST_STAYS_IN_NETWORK";
+        const NAME: &str = "process::namespaces::tests::process_in_other_network_exits";
+        let Some(stays) = std::env::var_os(ALONE) else {
+            let run = |stays: &str| {
+                let mut again = std::process::Command::new("/proc/self/exe");
+                again.args(["--include-ignored", "--exact", NAME]).env(ALONE, stays).output().unwrap()
+            };
+            let (control, exited) = (run("no"), run("yes"));
+            assert_eq!(control.status.code(), Some(0), "control failed: {control:?}");
+            assert_eq!(exited.status.code(), Some(1), "{exited:?}");
+            assert!(String::from_utf8_lossy(&exited.stderr).contains("cannot restore the network"), "{exited:?}");
+            return;
+        };
+        let own = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        nix::sched::unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        within_network(own.as_fd(), || {
+            if stays == "yes" {
+                crate::privileges::keep_capabilities(&Default::default(), &Default::default())?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
 }
