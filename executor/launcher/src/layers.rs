@@ -1,4 +1,4 @@
-//! Unpacks and removes image layers in separate processes, so that the launcher never blocks on them.
+//! Unpacks and removes image layers in separate processes, so that the launcher never blocks on this work.
 //!
 //! A request waits until fewer than [`RUNNING_MAX`] processes run and no process works on the same layer. Then a
 //! process is forked for the request (see [`worker`]). After the process has exited, the client gets the reply if it is
@@ -104,7 +104,7 @@ pub(crate) struct Layers {
     waiting: VecDeque<WaitingWork>,
     running: Vec<RunningWork>,
     /// True if a process may have left files behind.
-    untidy: bool,
+    has_leftovers: bool,
     sizes: LayerSizes,
 }
 
@@ -113,7 +113,7 @@ impl Layers {
     /// created these leftovers must have exited.
     pub(crate) fn open(host: &Host) -> Self {
         let store = Store::at(&host.layers());
-        Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true, sizes: LayerSizes::default() }
+        Self { store, waiting: VecDeque::new(), running: Vec::new(), has_leftovers: true, sizes: LayerSizes::default() }
     }
 
     /// Returns true if no process runs and no request waits.
@@ -151,7 +151,7 @@ impl Layers {
             request.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
         let parents = parents.ok_or_else(|| invalid("parents: each must be a digest of 32 bytes".into()))?;
         if self.store.has(&diff_id, &parents) {
-            return Ok(Some(self.there(&diff_id, &parents)));
+            return Ok(Some(self.unpacked_reply(&diff_id, &parents)));
         }
         let Some(blob) = blob else {
             return Err(Refused::new(Reason::NotFound, format!("the layer {diff_id} is not unpacked")));
@@ -159,7 +159,7 @@ impl Layers {
         let compression = request.media_type.parse().map_err(|error| refused(&error))?;
         let work =
             LayerWork::Unpack { diff_id, compression, parents, bytes_max: request.bytes_max, blob: File::from(blob) };
-        self.wait(work, Some(client)).map(|()| None)
+        self.enqueue(work, Some(client)).map(|()| None)
     }
 
     /// Removes a layer from the store, if no container uses it. Returns `None` if the reply is sent after the removal.
@@ -185,7 +185,7 @@ impl Layers {
         if taken.is_empty() {
             return Err(Refused::new(Reason::NotFound, format!("the layer {layer} is not unpacked")));
         }
-        self.wait(LayerWork::Clear(taken), Some(client)).map(|()| None)
+        self.enqueue(LayerWork::Clear(taken), Some(client)).map(|()| None)
     }
 
     /// Measures all layers. Returns `None` if the reply is sent later.
@@ -193,7 +193,7 @@ impl Layers {
         let trees = self.store.trees().map_err(|error| failed("cannot list the stored layers", &error))?;
         match self.sizes.sum(trees) {
             Ok(sum) => Ok(Some(LauncherAnswer::LayersMeasured(sum))),
-            Err(missing) => self.wait(LayerWork::Measure(missing), Some(client)).map(|()| None),
+            Err(missing) => self.enqueue(LayerWork::Measure(missing), Some(client)).map(|()| None),
         }
     }
 
@@ -216,14 +216,14 @@ impl Layers {
 
     /// Returns the reply for a layer that is in the store, with the warning about omitted entries of its archive, if
     /// there is one.
-    fn there(&self, layer: &DiffId, parents: &[DiffId]) -> LauncherAnswer {
+    fn unpacked_reply(&self, layer: &DiffId, parents: &[DiffId]) -> LauncherAnswer {
         match self.store.warning(layer, parents) {
             Some(warning) => LauncherAnswer::Unpacked(Unpacked { warning }),
             None => LauncherAnswer::Done(Done {}),
         }
     }
 
-    fn wait(&mut self, work: LayerWork, client: Option<ReplyDestination>) -> Result<(), Refused> {
+    fn enqueue(&mut self, work: LayerWork, client: Option<ReplyDestination>) -> Result<(), Refused> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(too_many());
         }
@@ -243,14 +243,18 @@ impl Layers {
             }
             let answer = one.take();
             if let Err((refused, in_order)) = &answer {
-                self.untidy |= !in_order;
-                let about = one.layer.map(|layer| layer.to_string()).unwrap_or_default();
-                log::line(Level::Warning, "", format_args!("layer {about}: {}", refused.message));
+                self.has_leftovers |= !in_order;
+                match &one.layer {
+                    Some(layer) => {
+                        log::line(Level::Warning, "", format_args!("layer {layer}: {}", refused.message));
+                    }
+                    None => log::line(Level::Warning, "", format_args!("removal of layers: {}", refused.message)),
+                }
             }
             if let Some(client) = one.client {
                 client.answer(match (answer, one.layer) {
                     (Err((refused, _)), _) => LauncherAnswer::Refused(refused),
-                    (Ok(()), Some(layer)) => self.there(&layer, &one.parents),
+                    (Ok(()), Some(layer)) => self.unpacked_reply(&layer, &one.parents),
                     (Ok(()), None) => LauncherAnswer::Done(Done {}),
                 });
             }
@@ -263,8 +267,8 @@ impl Layers {
             return None;
         }
         // No process is running, so a removed directory without a waiting request is a leftover.
-        if self.untidy && self.running.is_empty() {
-            self.untidy = false;
+        if self.has_leftovers && self.running.is_empty() {
+            self.has_leftovers = false;
             let queued = |name: &String| {
                 self.waiting
                     .iter()
@@ -294,7 +298,7 @@ impl Layers {
             if let LayerWork::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {
-                let there = server.layers().there(diff_id, parents);
+                let there = server.layers().unpacked_reply(diff_id, parents);
                 client.iter().for_each(|client| {
                     client.answer(there.clone());
                 });

@@ -65,6 +65,10 @@ pub(in crate::network) fn check(
     }
     let mut checked = Checked::Connected;
     for plugin in &attachment.network.plugins {
+        if Instant::now() >= timeouts.until {
+            checked = Checked::Broken("the plugins exceeded their time limit".into());
+            break;
+        }
         let netns = Some(attachment.netns.as_path());
         let (cgroup, until) = (&*cgroup, timeouts.deadline());
         let call = Call { host, cgroup, verb: Verb::Check, attachment: &attachment, netns, until };
@@ -72,13 +76,9 @@ pub(in crate::network) fn check(
             checked = Checked::Broken(NetworkError::Plugin(plugin.kind.clone(), "CHECK", fault).to_string());
             break;
         }
-        if Instant::now() >= timeouts.until {
-            checked = Checked::Broken("the plugins exceeded their time limit".into());
-            break;
-        }
     }
     if let Err(error) = host.hierarchies.remove(&cgroup, KILL_TIMEOUT) {
-        log::line(Level::Error, id.as_str(), format_args!("cannot remove the cgroup of the plugins: {error}"));
+        log::line(Level::Error, id.as_str(), format_args!("check of the network: {error}"));
     }
     Some(checked)
 }
