@@ -39,13 +39,14 @@ pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Sta
     let container = running(node, &request.container_id)?;
     let ExecRequest { cmd, tty, stdin, stdout, stderr, .. } = request;
     let start = ExecStart { terminal: tty, stdin, ..start(container.record.id.clone(), cmd)? };
-    let streams = node.streams.owned_by(&container.record.id);
+    let id = container.record.id.clone();
+    let streams = node.streams.owned_by(&id);
     let handler = {
         let node = Arc::clone(node);
         move |process| async move { finish(execute(&node, start, process).await) }
     };
     let url = streams.exec(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))?;
-    valid(&streams, &request.container_id, url, || running(node, &request.container_id).map(drop))
+    valid(&streams, &id, url, || running(node, &id).map(drop))
 }
 
 /// Returns the URL. If the object no longer exists, revokes the URLs of the object and returns the error of `exists`:
@@ -67,13 +68,14 @@ fn valid(
 pub(crate) fn attach(node: &Arc<Node>, request: &AttachRequest) -> Result<String, Status> {
     let container = running(node, &request.container_id)?;
     let AttachRequest { tty, stdin, stdout, stderr, .. } = *request;
-    let streams = node.streams.owned_by(&container.record.id);
+    let id = container.record.id.clone();
+    let streams = node.streams.owned_by(&id);
     let handler = {
         let node = Arc::clone(node);
         move |process| async move { finish(follow(&node, &container, process).await) }
     };
     let url = streams.attach(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))?;
-    valid(&streams, &request.container_id, url, || running(node, &request.container_id).map(drop))
+    valid(&streams, &id, url, || running(node, &id).map(drop))
 }
 
 /// Registers a client for ports of a sandbox, and returns its URL.
@@ -86,10 +88,11 @@ pub(crate) fn port_forward(node: &Arc<Node>, request: &PortForwardRequest) -> Re
     if !sandbox.is_ready() {
         return Err(Status::failed_precondition("the sandbox is not ready"));
     }
-    let ports = Arc::new(Ports { node: Arc::clone(node), pod: sandbox.record.id.clone() });
-    let streams = node.streams.owned_by(&sandbox.record.id);
+    let id = sandbox.record.id.clone();
+    let ports = Arc::new(Ports { node: Arc::clone(node), pod: id.clone() });
+    let streams = node.streams.owned_by(&id);
     let url = streams.port_forward(ports).map_err(|error| refused(&error))?;
-    valid(&streams, &request.pod_sandbox_id, url, || node.sandbox(&request.pod_sandbox_id).map(drop))
+    valid(&streams, &id, url, || node.sandbox(&id).map(drop))
 }
 
 fn running(node: &Node, id: &str) -> Result<Container, Status> {
