@@ -51,15 +51,19 @@ pub(super) fn open(path: &Path) -> Result<Archive, SourceError> {
     from_file(File::open(path).map_err(failed)?).map_err(failed)
 }
 
-/// Reads a file from its start as an archive, within the limits of a source.
-pub(super) fn from_file(mut file: File) -> io::Result<Archive> {
+/// Reads a file from its start, decompressed if needed.
+pub(super) fn decompressed(mut file: File) -> io::Result<Box<dyn Read>> {
     let mut head = [0; 2];
     file.rewind()?;
     let count = file.read(&mut head)?;
     file.rewind()?;
     let file = BufReader::new(file);
-    let stream: Box<dyn Read> =
-        if head[..count] == GZIP { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    Ok(if head[..count] == GZIP { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+}
+
+/// Reads a file from its start as an archive, within the limits of a source.
+pub(super) fn from_file(file: File) -> io::Result<Archive> {
+    let stream = decompressed(file)?;
     // The sink limits the files that are kept. These limits also apply to skipped files, headers and padding.
     let limits = Limits { entries: FILES_MAX as u64, ..Limits::default() }.within(2 * DIRECTORY_MAX);
     Ok(Reader::new(stream, limits))

@@ -1,11 +1,11 @@
 //! Reads the files of an image in an OCI layout, in a tar archive of a layout, or in the format of `docker save`.
 //!
-//! Layers are applied in order, with whiteouts. Each blob is verified by its digest. Links and devices are skipped:
-//! they occur in images that are based on an operating system, but bundles and catalogs do not need them.
+//! Each layer is verified by its digest, then applied in order, with whiteouts. Links and devices are skipped: they occur
+//! in images that are based on an operating system, but bundles and catalogs do not need them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use executor_tar::Kind;
@@ -58,6 +58,14 @@ struct Saved {
 #[derive(Default, Deserialize)]
 struct Configuration {
     config: Option<Inner>,
+    #[serde(default)]
+    rootfs: RootFs,
+}
+
+#[derive(Default, Deserialize)]
+struct RootFs {
+    #[serde(default)]
+    diff_ids: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -74,7 +82,7 @@ pub(super) fn open(path: &Path, name: Option<&str>, sink: &mut Sink) -> Result<F
     } else {
         // Unpack the archive first, because layers may precede the manifest. The layers themselves are not unpacked to
         // disk.
-        unpacked = spread(path)?;
+        unpacked = unpack_archive(path)?;
         unpacked.path()
     };
     if root.join("index.json").is_file() { layout(root, name, sink) } else { saved(root, name, sink) }
@@ -82,7 +90,7 @@ pub(super) fn open(path: &Path, name: Option<&str>, sink: &mut Sink) -> Result<F
 
 /// Unpacks an archive of an image into a temporary directory. The directory is in tmpfs if possible, because layers of
 /// bundles may hold Secrets.
-fn spread(path: &Path) -> Result<tempfile::TempDir, SourceError> {
+fn unpack_archive(path: &Path) -> Result<tempfile::TempDir, SourceError> {
     let shared = Path::new("/dev/shm");
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
     let dir = dir.map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
@@ -181,25 +189,14 @@ fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sou
         Some(config) => labels(&checked(root, &config.digest)?),
         None => BTreeMap::new(),
     };
-    if manifest.layers.len() > LAYERS_MAX {
-        return Err(SourceError::Image(format!("the image has more than {LAYERS_MAX} layers")));
-    }
+    check_count(manifest.layers.len())?;
     for layer in &manifest.layers {
         let path = blob(root, &layer.digest)?;
         if layer.media_type.ends_with("zstd") {
             return Err(SourceError::Image("a layer is compressed with zstd, which is not supported".to_owned()));
         }
-        let mut hashed = Hashed {
-            from: File::open(&path).map_err(|error| SourceError::Read(path.clone(), error))?,
-            hasher: Sha256::new(),
-        };
-        io::copy(&mut hashed, &mut io::sink()).map_err(|error| SourceError::Read(path.clone(), error))?;
-        if format!("sha256:{}", hex::encode(hashed.hasher.finalize())) != layer.digest {
-            return Err(SourceError::Image(format!(
-                "the content of the layer {} does not match its digest",
-                layer.digest
-            )));
-        }
+        let failed = |error| SourceError::Read(path.clone(), error);
+        check_layer(File::open(&path).map_err(failed)?, &layer.digest, &path)?;
         apply(&path, sink)?;
     }
     Ok(Files { labels, pin: Some(pin), ..Files::default() })
@@ -225,11 +222,46 @@ fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sour
         return Err(SourceError::Image(format!("the archive has {} matching images; name exactly one", found.len())));
     };
     let configuration = document(&root.join(name_within(image.config.as_bytes())?))?;
-    for layer in image.layers.iter().take(LAYERS_MAX) {
-        apply(&root.join(name_within(layer.as_bytes())?), sink)?;
+    let Configuration { rootfs, .. } = parsed("configuration", &configuration)?;
+    check_count(image.layers.len())?;
+    if rootfs.diff_ids.len() != image.layers.len() {
+        return Err(SourceError::Image(format!(
+            "the image has {} layers, but its configuration lists {} diff_ids",
+            image.layers.len(),
+            rootfs.diff_ids.len()
+        )));
+    }
+    // The pin is the digest of the configuration, so the configuration must identify the layers.
+    for (layer, diff_id) in image.layers.iter().zip(&rootfs.diff_ids) {
+        let path = root.join(name_within(layer.as_bytes())?);
+        let failed = |error| SourceError::Read(path.clone(), error);
+        check_layer(File::open(&path).and_then(archive::decompressed).map_err(failed)?, diff_id, &path)?;
+        apply(&path, sink)?;
     }
     let pin = format!("sha256:{}", hex::encode(Sha256::digest(&configuration)));
     Ok(Files { labels: labels(&configuration), pin: Some(pin), ..Files::default() })
+}
+
+fn check_count(layers: usize) -> Result<(), SourceError> {
+    if layers > LAYERS_MAX {
+        return Err(SourceError::Image(format!("the image has {layers} layers; the maximum is {LAYERS_MAX}")));
+    }
+    Ok(())
+}
+
+/// Returns an error if the content does not have the digest, or is too large.
+fn check_layer(content: impl Read, digest: &str, path: &Path) -> Result<(), SourceError> {
+    let mut hasher = io::BufWriter::new(Hasher(Sha256::new()));
+    let bytes = io::copy(&mut content.take(2 * DIRECTORY_MAX + 1), &mut hasher)
+        .map_err(|error| SourceError::Read(path.to_owned(), error))?;
+    if bytes > 2 * DIRECTORY_MAX {
+        return Err(SourceError::TooLarge(2 * DIRECTORY_MAX));
+    }
+    let hasher = hasher.into_inner().map_err(|error| SourceError::Read(path.to_owned(), error.into_error()))?;
+    if format!("sha256:{}", hex::encode(hasher.0.finalize())) == digest {
+        return Ok(());
+    }
+    Err(SourceError::Image(format!("the content of the layer {digest} does not match its digest")))
 }
 
 fn apply(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
@@ -253,16 +285,16 @@ fn apply_archive(path: &Path, mut layer: Archive, sink: &mut Sink) -> Result<(),
     Ok(())
 }
 
-struct Hashed<R> {
-    from: R,
-    hasher: Sha256,
-}
+struct Hasher(Sha256);
 
-impl<R: Read> Read for Hashed<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.from.read(buffer)?;
-        self.hasher.update(&buffer[..count]);
-        Ok(count)
+impl Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -284,4 +316,50 @@ pub fn from_layers(layers: Vec<File>, to: Option<&Path>) -> Result<Files, Source
 /// Returns the labels of an image from its configuration.
 pub fn labels_of(configuration: &[u8]) -> BTreeMap<String, String> {
     labels(configuration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The layers of an archive of `docker save` are identified by its configuration, like the pin of the image.
+    #[test]
+    fn saved_image_with_other_layers_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = |text: &[u8]| {
+            let mut tar = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_ustar();
+            header.set_size(text.len() as u64);
+            header.set_mode(0o644);
+            tar.append_data(&mut header, "manifests/a.yaml", text).unwrap();
+            tar.into_inner().unwrap()
+        };
+        let digest = |bytes: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
+        let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+        let read = |layers: usize| {
+            let names = vec!["layer.tar"; layers];
+            write(
+                "manifest.json",
+                serde_json::json!([{"Config": "config.json", "Layers": names}]).to_string().as_bytes(),
+            );
+            let ids = vec![digest(&layer(b"a: 1")); layers.min(LAYERS_MAX)];
+            write("config.json", serde_json::json!({"rootfs": {"diff_ids": ids}}).to_string().as_bytes());
+            let mut sink = Sink::memory();
+            open(dir.path(), None, &mut sink).map(|files| sink.into_files(files))
+        };
+        write("layer.tar", &layer(b"a: 1"));
+        assert_eq!(read(1).unwrap().files["manifests/a.yaml"], b"a: 1");
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        gzip.write_all(&layer(b"a: 1")).unwrap();
+        write("layer.tar", &gzip.finish().unwrap());
+        assert_eq!(read(LAYERS_MAX).unwrap().files["manifests/a.yaml"], b"a: 1");
+        let refused = |layers| read(layers).err().unwrap().to_string();
+        assert_eq!(refused(LAYERS_MAX + 1), "the image has 129 layers; the maximum is 128");
+        write("layer.tar", &layer(b"a: 2"));
+        assert!(refused(1).ends_with("does not match its digest"), "{}", refused(1));
+        write("config.json", b"{}");
+        let mut sink = Sink::memory();
+        let error = open(dir.path(), None, &mut sink).err().unwrap().to_string();
+        assert_eq!(error, "the image has 1 layers, but its configuration lists 0 diff_ids");
+    }
 }
