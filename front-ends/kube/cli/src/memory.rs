@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use executor_kube::config::Config;
@@ -76,7 +76,9 @@ impl Memory {
 
     /// Reads the state of a play without locking it.
     pub(crate) fn peek(play: &str) -> Result<Self, KubeError> {
-        Self::read(path_of(&directory(), play), None)
+        let directory = directory();
+        check_private(&directory).map_err(|source| KubeError::Read { path: directory.clone(), source })?;
+        Self::read(path_of(&directory, play), None)
     }
 
     /// Returns true if the state of a play exists.
@@ -90,6 +92,7 @@ impl Memory {
             move |source| KubeError::Write { path, source }
         };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed(directory))?;
+        check_private(directory).map_err(failed(directory))?;
         let lock = directory.join(format!("{play}.lock"));
         let mut file = OpenOptions::new()
             .create(true)
@@ -221,6 +224,22 @@ fn directory() -> PathBuf {
     }
 }
 
+/// Returns an error if another user owns the directory or can write to it: that user could replace the state, or place
+/// links to other files.
+fn check_private(directory: &Path) -> io::Result<()> {
+    let metadata = match fs::symlink_metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        metadata => metadata?,
+    };
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if metadata.is_dir() && is_own && metadata.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "must be a directory of this user that no other user can write to; set XDG_RUNTIME_DIR to such a directory",
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
@@ -264,6 +283,23 @@ mod tests {
         assert_eq!(memory.compare("then", &member("canary-of-a-variable")), Some(same));
         assert_eq!(memory.compare("then", &member("other")), Some(Changed { environment: true, files: false }));
         assert_eq!(memory.compare("now", &member("canary-of-a-variable")), None);
+    }
+
+    /// A directory that another user can replace or write to is refused, whatever it contains.
+    #[tokio::test]
+    async fn memory_of_other_user_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |path: PathBuf| async move { Memory::open_in(&path, "p", || panic!("the play is locked")).await };
+        let private = dir.path().join("private");
+        open(private.clone()).await.unwrap();
+        let (link, shared) = (dir.path().join("link"), dir.path().join("shared"));
+        std::os::unix::fs::symlink(&private, &link).unwrap();
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        for path in [link, shared] {
+            let error = open(path.clone()).await.err().unwrap();
+            assert!(matches!(error, KubeError::Write { .. }), "{error} {}", path.display());
+        }
     }
 
     /// If an object is immutable, a change of its data or of the `immutable` flag is refused. A change of the type of a
