@@ -6,7 +6,7 @@ use std::time::Duration;
 use executor_cli_kit::failure::Failure;
 use executor_kube::plan::{Plan, PodPlan};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use crate::change::Change;
 use crate::error::KubeError;
@@ -74,42 +74,79 @@ pub(crate) async fn perform(
         return Ok((done, None));
     }
     let mut running: JoinSet<(PodPlan, Result<Option<String>, Failure>)> = JoinSet::new();
+    let mut active: Vec<String> = Vec::new();
+    let mut failed_pods: Vec<&PodPlan> = Vec::new();
+    let mut resume_at = None;
     let mut failures = 0u32;
-    let begun = tokio::time::Instant::now();
+    let deadline = rules.deadline_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let failed = |message: String| KubeError::Job { kind: first.kind.name(), name: first.workload.clone(), message };
     loop {
-        while running.len() < usize::try_from(rules.parallelism).unwrap_or(1) {
-            let Some(plan) = waiting.pop() else { break };
-            playing.start(plan).await?;
-            running.spawn(watch(playing.context.clone(), plan.clone()));
+        if resume_at.is_none_or(|at| at <= Instant::now()) {
+            resume_at = None;
+            for plan in failed_pods.drain(..) {
+                pod::remove(&playing.context, &plan.id, None).await?;
+                waiting.push(plan);
+            }
+            while active.len() < usize::try_from(rules.parallelism).unwrap_or(1) {
+                let Some(plan) = waiting.pop() else { break };
+                playing.start(plan).await?;
+                active.push(plan.id.clone());
+                running.spawn(watch(playing.context.clone(), plan.clone()));
+            }
         }
-        let Some(ended) = running.join_next().await else { return Ok((done, None)) };
+        if active.is_empty() && resume_at.is_none() {
+            return Ok((done, None));
+        }
+        let ended = tokio::select! {
+            () = until(deadline) => {
+                stop(&playing.context, running, &active).await?;
+                let limit = rules.deadline_seconds.unwrap_or_default();
+                return Ok((done, Some(failed(format!("DeadlineExceeded: the job took longer than {limit} s")))));
+            }
+            Some(ended) = running.join_next() => ended,
+            () = until(resume_at) => continue,
+        };
         let (plan, result) = ended.map_err(|error| Failure::System(std::io::Error::other(error)))?;
+        active.retain(|id| *id != plan.id);
         let Some(message) = result? else {
             playing.context.progress(format!("{}: completed", pod::shown(&plan)));
             continue;
         };
         failures += 1;
         playing.context.progress(format!("{}: failed: {message}", pod::shown(&plan)));
-        let late = rules.deadline_seconds.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds));
         // With OnFailure, executord has already restarted the container as often as the limit allows.
         let restarted = plan
             .members
             .iter()
             .any(|member| member.request.restart_policy.is_some() && member.role == executor_kube::plan::Role::Main);
-        if failures > rules.backoff_limit || restarted || late {
-            running.shutdown().await;
-            let why = if late { "DeadlineExceeded" } else { "BackoffLimitExceeded" };
-            return Ok((done, Some(failed(format!("{why}: {message}")))));
+        if failures > rules.backoff_limit || restarted {
+            stop(&playing.context, running, &active).await?;
+            return Ok((done, Some(failed(format!("BackoffLimitExceeded: {message}")))));
         }
         let pause = RETRY_DELAY_MIN.saturating_mul(1 << (failures - 1).min(10)).min(RETRY_DELAY_MAX);
         playing.context.progress(format!("{}: retry in {} s", pod::shown(&plan), pause.as_secs()));
-        sleep(pause).await;
-        pod::remove(&playing.context, &plan.id, None).await?;
-        if let Some((plan, _)) = job.pods.iter().find(|(other, _)| other.id == plan.id) {
-            waiting.push(plan);
-        }
+        resume_at = Some(Instant::now() + pause);
+        failed_pods.extend(job.pods.iter().map(|(other, _)| other).find(|other| other.id == plan.id));
     }
+}
+
+/// Waits until a time; forever if there is none.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Stops the running pods of a job that has failed.
+async fn stop<T: 'static>(context: &Context, mut watches: JoinSet<T>, active: &[String]) -> Result<(), Failure> {
+    watches.shutdown().await;
+    let mut stops: JoinSet<Result<(), Failure>> = JoinSet::new();
+    for id in active {
+        let (context, id) = (context.clone(), id.clone());
+        stops.spawn(async move { pod::stop_containers(&context, &id).await });
+    }
+    stops.join_all().await.into_iter().collect()
 }
 
 async fn watch(context: Context, plan: PodPlan) -> (PodPlan, Result<Option<String>, Failure>) {

@@ -172,6 +172,12 @@ pub(crate) async fn remove(context: &Context, id: &str, grace: Option<Duration>)
     }
 }
 
+/// Stops the containers of a pod in order. The pod and the results of its containers remain.
+pub(crate) async fn stop_containers(context: &Context, id: &str) -> Result<(), Failure> {
+    let all = members(&context.client, id).await?;
+    stop_members(context, &all, None, Instant::now() + GRACE_PERIOD_DEFAULT, None).await
+}
+
 /// Stops init and main containers in parallel, then sidecars in reverse order. If `only` is set, stops only the
 /// sidecars.
 async fn stop_members(
@@ -292,8 +298,7 @@ pub(crate) async fn within<T>(
     match timeout(deadline, work).await {
         Ok(result) => result,
         Err(_) => {
-            let all = members(&context.client, &plan.id).await?;
-            stop_members(context, &all, None, Instant::now() + GRACE_PERIOD_DEFAULT, None).await?;
+            stop_containers(context, &plan.id).await?;
             let message = format!("DeadlineExceeded: the pod took longer than {} s", deadline.as_secs());
             Err(KubeError::Pod { pod: shown(plan), message }.into())
         }
