@@ -207,8 +207,10 @@ async fn serving(socket: &Path) -> Option<Client> {
 
 /// Finds executord next to this program, else in PATH.
 fn find_executord() -> Result<PathBuf, LocalError> {
-    let own = std::env::current_exe().map_err(LocalError::Directory)?;
-    executables::find("executord").ok_or(LocalError::NotFound(own))
+    executables::find("executord").ok_or_else(|| {
+        let own = std::env::current_exe();
+        LocalError::NotFound(own.unwrap_or_else(|_| "this program".into()))
+    })
 }
 
 /// Creates a fresh directory that an unprivileged daemon can traverse. Prefers /run: it is a tmpfs, which supports

@@ -270,9 +270,9 @@ fn copy(
     let mut hasher = Hasher::new(digest.algorithm());
     let mut buffer = vec![0; 256 << 10];
     let mut copied = 0u64;
-    let mut reader = section.reader().map_err(|error| ImageError::io("read", &upload.path, error))?;
+    let mut reader = section.reader().map_err(|error| ImageError::io("read", &what, error))?;
     loop {
-        let n = reader.read(&mut buffer).map_err(|error| ImageError::io("read", &upload.path, error))?;
+        let n = reader.read(&mut buffer).map_err(|error| ImageError::io("read", &what, error))?;
         if n == 0 {
             break;
         }

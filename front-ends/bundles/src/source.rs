@@ -132,6 +132,16 @@ impl Source {
     }
 }
 
+/// Creates a temporary directory, in tmpfs if possible, because bundles and layers may hold Secrets.
+///
+/// # Errors
+/// Returns an error if the directory cannot be created.
+pub fn memory_dir() -> Result<tempfile::TempDir, SourceError> {
+    let shared = Path::new("/dev/shm");
+    let parent = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+    tempfile::tempdir_in(&parent).map_err(|error| SourceError::Write(parent, error))
+}
+
 fn absolute(path: &str) -> Result<PathBuf, SourceError> {
     fs::canonicalize(path).map_err(|error| SourceError::Read(path.into(), error))
 }

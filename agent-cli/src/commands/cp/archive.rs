@@ -289,7 +289,7 @@ pub(crate) fn forward(mut from: impl Read, queue: &mpsc::Sender<Vec<u8>>) -> Res
     loop {
         match from.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::System(error)),
+            Err(source) => return Err(Failure::Unread { path: "standard input".into(), source }),
             Ok(0) => return Ok(()),
             Ok(length) if queue.blocking_send(buffer[..length].to_vec()).is_err() => return Ok(()),
             Ok(_) => {}

@@ -160,19 +160,16 @@ impl Registry {
         }
         let json = read_short_body(&mut answer.body, ANSWER_MAX).await.map(Zeroizing::new);
         let token = json.and_then(|json| serde_json::from_slice::<Token>(&json).ok());
-        let Some(mut token) = token else {
-            return Err(ImageError::Malformed {
-                what: format!("the token for {what}"),
-                why: "the response has no token".into(),
-            });
-        };
+        let missing =
+            || ImageError::Malformed { what: format!("the token for {what}"), why: "the response has no token".into() };
+        let mut token = token.ok_or_else(missing)?;
         let one = Zeroizing::new(std::mem::take(match token.token.is_empty() {
             true => &mut token.access_token,
             false => &mut token.token,
         }));
         token.token.zeroize();
         token.access_token.zeroize();
-        Ok(Authorization::bearer(&one).filter(|_| !one.is_empty()))
+        if one.is_empty() { Err(missing()) } else { Ok(Authorization::bearer(&one)) }
     }
 }
 

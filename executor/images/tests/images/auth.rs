@@ -163,6 +163,19 @@ async fn untrusted_token_service_is_not_contacted() {
     }
 }
 
+/// A response of a token service without a token is malformed; no credentials are blamed.
+#[tokio::test]
+async fn token_response_without_token_is_malformed() {
+    for response in ["{}", r#"{"token":"","access_token":""}"#, "no JSON"] {
+        let service = Fake::start(move |_| Some(Reply::ok(response))).await;
+        let challenge = format!("Bearer realm=\"http://{}/token\"", service.address);
+        let fake = Fake::start(move |_| Some(Reply::status(401).with("WWW-Authenticate", challenge.clone()))).await;
+        let error = TestStore::new().pull(&fake.reference(":1")).await.unwrap_err();
+        let is_named = matches!(&*error, ImageError::Malformed { why, .. } if why == "the response has no token");
+        assert!(is_named, "{response}: {error}");
+    }
+}
+
 /// If a registry responds with 403, the error reports denied access and does not ask for credentials.
 #[tokio::test]
 async fn denied_access_is_reported() {

@@ -52,7 +52,7 @@ pub(crate) fn objects(text: &str, digests: bool, registry: &RegistryArgs) -> Res
     let (path, unpacked): (PathBuf, _) = match &found {
         Source::Directory { path } => (path.clone(), None),
         other => {
-            let dir = tempfile::tempdir().map_err(|error| wrong(SourceError::Write("/tmp".into(), error)))?;
+            let dir = tempfile::tempdir().map_err(|error| wrong(SourceError::Write(std::env::temp_dir(), error)))?;
             let files = match other {
                 Source::Image { reference } => fetch(reference, registry, Some(dir.path())),
                 other => source::write(other, dir.path()),

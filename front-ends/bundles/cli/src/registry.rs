@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
-use executor_bundles::source::{Files, SourceError, image};
+use executor_bundles::source::{Files, SourceError, image, memory_dir};
 use executor_core::image::{Digest, ImageReference};
 use executor_images::{Images, LayerNotes, LayerStore, LayerToUnpack, Settings, UnpackError};
 
@@ -48,10 +48,7 @@ impl LayerStore for Kept {
 pub(crate) fn fetch(reference: &str, args: &RegistryArgs, to: Option<&Path>) -> Result<Files, SourceError> {
     let wrong = |why: String| SourceError::Image(format!("docker://{reference}: {why}"));
     let parsed = ImageReference::parse_registry(reference).map_err(|bad| wrong(bad.to_string()))?;
-    // Use tmpfs if possible, because layers of bundles may hold Secrets.
-    let shared = Path::new("/dev/shm");
-    let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
-    let dir = dir.map_err(|error| SourceError::Write(shared.to_owned(), error))?;
+    let dir = memory_dir()?;
     let mut settings = Settings::new(dir.path().join("images"));
     settings.docker_config = args.registry_auth_file.clone();
     settings.ca_file = args.registry_ca_file.clone();

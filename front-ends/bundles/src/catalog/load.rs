@@ -99,7 +99,7 @@ pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
         }
         drop(sender);
         for worker in running {
-            let (objects, wrong) = worker.join().unwrap_or_default();
+            let (objects, wrong) = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             all.objects.extend(objects);
             faults.extend(wrong);
         }

@@ -20,7 +20,7 @@ use executor_core::text::is_harmful;
 
 use self::objects::Objects;
 use self::process::{Limits, git, run};
-use super::{Sink, Source, SourceError, name_within};
+use super::{Sink, Source, SourceError, memory_dir, name_within};
 
 /// Parses a git source: `REPOSITORY@COMMIT[#DIRECTORY]`.
 pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
@@ -69,8 +69,7 @@ pub(super) fn open(repository: &str, commit: &str, directory: &str, sink: &mut S
 
 /// Creates an empty repository whose object names have `digits` hexadecimal digits.
 fn init(digits: usize) -> Result<tempfile::TempDir, SourceError> {
-    let own = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" })
-        .map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
+    let own = memory_dir()?;
     let mut command = git(own.path(), &Limits::READ);
     // Use no template, because a template could contain hooks.
     command.args(["init", "--quiet", "--bare", "--template="]);

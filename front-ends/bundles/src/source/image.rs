@@ -13,7 +13,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::archive::Archive;
-use super::{DIRECTORY_MAX, Files, Sink, SourceError, archive, name_within};
+use super::{DIRECTORY_MAX, Files, Sink, SourceError, archive, memory_dir, name_within};
 
 /// Maximum size of a manifest, index or configuration, in bytes.
 const DOCUMENT_MAX: u64 = 4 << 20;
@@ -88,12 +88,9 @@ pub(super) fn open(path: &Path, name: Option<&str>, sink: &mut Sink) -> Result<F
     if root.join("index.json").is_file() { layout(root, name, sink) } else { saved(root, name, sink) }
 }
 
-/// Unpacks an archive of an image into a temporary directory. The directory is in tmpfs if possible, because layers of
-/// bundles may hold Secrets.
+/// Unpacks an archive of an image into a temporary directory.
 fn unpack_archive(path: &Path) -> Result<tempfile::TempDir, SourceError> {
-    let shared = Path::new("/dev/shm");
-    let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
-    let dir = dir.map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
+    let dir = memory_dir()?;
     let mut bytes = 0;
     let mut entries = archive::open(path)?;
     while let Some((name, entry)) = archive::next(&mut entries, path)? {
