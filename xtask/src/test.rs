@@ -9,7 +9,9 @@
 mod programs;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -73,16 +75,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     needs::require(&needs::TEST)?;
     if with_root {
         needs::require(needs::ROOT_TEST)?;
-        let python = python::environment(workspace)?;
-        environment.push(("EXECUTOR_CLIENTS", clients::install(workspace, &python)?.into()));
-        environment.push(("EXECUTOR_PYTHON", python.into()));
-        environment.push(("EXECUTOR_GO", go::environment(workspace)?.into()));
-        let tested = if options.release {
-            dist::build(workspace)?;
-            workspace.dist()
-        } else {
-            dist::build_tested(workspace)?
-        };
+        // Install while the programs are compiled, because an installation mostly waits for the network.
+        let (installed, tested) = thread::scope(|scope| {
+            let installed = scope.spawn(|| install(workspace));
+            let tested = build(workspace, options.release);
+            (installed.join().expect("the installation does not panic"), tested)
+        });
+        environment.extend(installed?);
+        let tested = tested?;
         environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
         if options.filter.is_none() {
             step("Showing the demo");
@@ -113,6 +113,23 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         }
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Installs what tests in other languages need, and returns the environment variables with the paths.
+fn install(workspace: &Workspace) -> anyhow::Result<[(&'static str, OsString); 3]> {
+    let python = python::environment(workspace)?;
+    let clients = clients::install(workspace, &python)?;
+    let go = go::environment(workspace)?;
+    Ok([("EXECUTOR_CLIENTS", clients.into()), ("EXECUTOR_PYTHON", python.into()), ("EXECUTOR_GO", go.into())])
+}
+
+/// Builds the programs under test, and returns their directory.
+fn build(workspace: &Workspace, release: bool) -> anyhow::Result<PathBuf> {
+    if release {
+        dist::build(workspace)?;
+        return Ok(workspace.dist());
+    }
+    dist::build_tested(workspace)
 }
 
 /// Returns one run for each program. For a program of `integration`, returns one run for each of its modules, and a

@@ -107,10 +107,8 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
 /// Executes all runs, [`LANES`] of them concurrently, each for at most `limit`. Prints a line for each run that passed,
 /// and the whole output of each run that failed. Returns true if all passed.
 pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)], limit: Duration) -> anyhow::Result<bool> {
-    let mut order: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name != ALONE).collect();
-    let rank = |job: &Job<'_>| LONGEST.iter().position(|name| *name == job.program.name).unwrap_or(LONGEST.len());
-    order.sort_by_key(|job| rank(job));
-    let alone: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name == ALONE).collect();
+    let (alone, order): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| job.program.name == ALONE);
+    let order = alternate(order);
     let outcome = Mutex::new(Outcome::default());
     for (order, lanes) in [(order, LANES), (alone, 1)] {
         let next = AtomicUsize::new(0);
@@ -133,6 +131,23 @@ pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)], limit: Dur
         eprintln!("FAILED: {title}");
     }
     Ok(outcome.failed.is_empty())
+}
+
+/// Sorts the runs so that the runs of the [`LONGEST`] programs come first and alternate: some programs mostly wait, and
+/// others mostly compute.
+fn alternate<'a>(jobs: Vec<&'a Job<'a>>) -> Vec<&'a Job<'a>> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut order: Vec<_> = jobs
+        .into_iter()
+        .map(|job| {
+            let rank = LONGEST.iter().position(|name| *name == job.program.name);
+            let number = counts.entry(&job.program.name).or_default();
+            *number += 1;
+            ((rank.is_none(), *number, rank), job)
+        })
+        .collect();
+    order.sort_by_key(|(key, _)| *key);
+    order.into_iter().map(|(_, job)| job).collect()
 }
 
 #[derive(Default)]
@@ -232,6 +247,26 @@ mod tests {
                       test result: FAILED. 13 passed; 1 failed; 0 ignored\n";
         assert_eq!(passed(output), 15);
         assert_eq!(passed("running 0 tests\n"), 0);
+    }
+
+    #[test]
+    fn long_programs_alternate() {
+        let program = |name: &str| Program {
+            package: String::new(),
+            name: name.to_owned(),
+            executable: PathBuf::new(),
+            directory: PathBuf::new(),
+        };
+        let programs = ["unit", "launch", "secrets", "unit"].map(program);
+        let job = |(index, title): (usize, &str)| Job {
+            program: &programs[index],
+            title: title.to_owned(),
+            arguments: Vec::new(),
+            warm_pool: None,
+        };
+        let jobs = [(0, "u1"), (1, "l1"), (1, "l2"), (2, "s1"), (2, "s2"), (3, "u2"), (2, "s3")].map(job);
+        let order: Vec<_> = alternate(jobs.iter().collect()).iter().map(|job| &*job.title).collect();
+        assert_eq!(order, ["s1", "l1", "s2", "l2", "s3", "u1", "u2"]);
     }
 
     #[test]
