@@ -13,10 +13,11 @@ put_back() {
     systemctl start executor-launcher.service executord.socket executord.service
 }
 trap put_back EXIT
-trap 'exit 124' TERM
+# At the time limit, the last lines name the test that was running.
+out=$(mktemp)
+trap 'tail -n 20 "$out"; exit 124' TERM
 # Daemons of the tests would also read the package's configuration.
 mv /etc/executor/executor.toml /etc/executor/executor.toml.aside
-out=$(mktemp)
 status=0
 "/payload/tests/$name" "$@" >"$out" 2>&1 || status=$?
 grep -v "^note: run with" "$out"

@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "HOW", default_value = "tcg", value_parser = ["tcg", "kvm"])]
     accel: String,
     /// Minutes after which the machine is switched off and the run fails
-    #[arg(long, value_name = "MINUTES", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=240))]
+    #[arg(long, value_name = "MINUTES", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..=240))]
     deadline: u64,
     /// Mirror of Debian's packages
     #[arg(long, value_name = "URL", default_value = "http://deb.debian.org")]
