@@ -14,13 +14,13 @@ use crate::sleeping;
 fn faulty_plugin_is_named_and_rolled_back() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     let table = [
-        ("hangs", "sleep 100000", "plugin `faulty`, ADD: no response within 3 s"),
-        ("hangs-and-ignores", "trap '' TERM INT HUP; while :; do sleep 1000; done", "no response within 3 s"),
+        ("hangs", "sleep 100000", "plugin `faulty`, ADD: no response within "),
+        ("hangs-and-ignores", "trap '' TERM INT HUP; while :; do sleep 1000; done", "no response within "),
         ("garbage", "echo hello", "plugin `faulty`, ADD: the output is not a JSON object: expected value"),
         ("nothing", ":", "the output is not a JSON object: EOF"),
         ("list", "echo '[1]'", "the output is not a JSON object: it is another JSON type"),
         ("endless", "yes", "plugin `faulty`, ADD: the output has more than 1048576 bytes"),
-        ("complains", "yes >&2", "no response within 3 s"),
+        ("complains", "yes >&2", "no response within "),
         (
             "fails",
             "echo '{\"code\":7,\"msg\":\"no such range\",\"details\":\"10.0.0.0/33\"}'; exit 1",

