@@ -98,9 +98,13 @@ impl Target {
         }
     }
 
+    /// Returns true if the target belongs to the next warm container.
+    fn creates_warm(self, warm_pool: bool) -> bool {
+        warm_pool && matches!(self, Self::Warm | Self::Cloner | Self::Namespace)
+    }
+
     fn shim_lives(self, warm_pool: bool) -> bool {
-        let of_next_warm = matches!(self, Self::Warm | Self::Cloner | Self::Namespace);
-        matches!(self, Self::Executord | Self::Launcher | Self::Orphan) || warm_pool && of_next_warm
+        matches!(self, Self::Executord | Self::Launcher | Self::Orphan) || self.creates_warm(warm_pool)
     }
 }
 
@@ -205,18 +209,20 @@ impl TestNode {
 
     /// Waits for a warm container, if there is a warm pool, and returns its pid.
     fn warm(&self) -> Option<i32> {
+        self.kind.warm_pool.then(|| integration::wait::until("a warm container is ready", || self.ready_warm()))
+    }
+
+    /// Returns the pid of a warm container if the warm pool is full.
+    fn ready_warm(&self) -> Option<i32> {
         let named = |pid: &i32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-warm\n")
                 && (!self.kind.network || has_network(*pid))
         };
-        let waiting = || {
-            let warm_pool = self.node.api.try_info().ok()?.warm_pool?;
-            let launcher = self.node.pid(Part::Launcher);
-            // With a network, there is a second warm container, for requests without a network.
-            let wanted = if self.kind.network { 2 } else { 1 };
-            (warm_pool.ready >= wanted).then(|| integration::host::descendants(launcher).into_iter().find(named))?
-        };
-        self.kind.warm_pool.then(|| integration::wait::until("a warm container is ready", waiting))
+        let warm_pool = self.node.api.try_info().ok()?.warm_pool?;
+        let launcher = self.node.pid(Part::Launcher);
+        // With a network, there is a second warm container, for requests without a network.
+        let wanted = if self.kind.network { 2 } else { 1 };
+        (warm_pool.ready >= wanted).then(|| integration::host::descendants(launcher).into_iter().find(named))?
     }
 
     /// Creates an id and secrets. The secrets are part of all later searches.
@@ -304,6 +310,14 @@ impl Node for TestNode {
             revived = self.node.revive();
         }
         let answers = api.block_on(cycle).context("the client failed")?;
+        if kill.is_none() && target.creates_warm(self.kind.warm_pool) {
+            // While the processors are busy, the launcher creates the next warm container later than the cycle's end.
+            integration::wait::until("the next warm container is ready or killed", || {
+                kill = kills.try_recv().ok();
+                (kill.is_some() || self.ready_warm().is_some()).then_some(())
+            });
+            revived = revived.and_then(|()| self.node.revive());
+        }
         let seen = trace.end().context("cannot trace the process")?;
         if kill.is_none() && seen.shot.is_some() {
             // The kill happened after the client's last call.
