@@ -254,7 +254,7 @@ fn images_are_imported_from_layouts_and_archives() {
         let bad = closed.get_details_bad_request().unwrap().field_violations;
         assert_eq!((closed.code(), bad[0].reason.as_str()), (Code::FailedPrecondition, "ACCESS_DENIED"), "{closed:?}");
         let path = reference.split(':').nth(1).unwrap();
-        assert!(closed.message().contains(path) && closed.message().contains("let that user read it"), "{closed:?}");
+        assert!(closed.message().contains(path) && closed.message().contains("grant this permission"), "{closed:?}");
         let sent = agent(&["run", "--rootfs", &reference]);
         assert!(stdout(&sent) == said && sent.stderr.contains("uploading the image"), "{reference}: {sent:?}");
         assert!(stdout(&agent(&["image", "pull", "-q", &reference])).starts_with("sha256:"), "{reference}");
