@@ -20,6 +20,7 @@ trap 'tail -n 20 "$out"; exit 124' TERM
 mv /etc/executor/executor.toml /etc/executor/executor.toml.aside
 status=0
 "/payload/tests/$name" "$@" >"$out" 2>&1 || status=$?
-grep -v "^note: run with" "$out"
+# Without the tests that passed, so that the reasons of failures are within the lines that are shown.
+grep -vE '^note: run with|^test .* \.\.\. ok$' "$out"
 sed -n 's/^test result: \(.*\); 0 measured.*/note: \1/p' "$out"
 exit $status
