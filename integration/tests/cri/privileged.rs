@@ -17,7 +17,8 @@ const LOOK: &str = "\
     [ -c /dev/a/other ] && (exec 3<>/dev/a/other) 2>/dev/null && echo other; \
     ls /dev | grep -c '^tty[0-9]'; \
     grep -q '^sysfs /sys sysfs rw' /proc/mounts && echo sys; \
-    for file in /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max; do (echo 1000 >$file) 2>/dev/null && echo cgroup; done; \
+    dir=/sys/fs/cgroup/pids; [ -d $dir ] || dir=/sys/fs/cgroup; \
+    (mkdir $dir/own && rmdir $dir/own) 2>/dev/null && echo cgroup; \
     [ $(head -c 4 /dev/termination-log) = text ] && echo file";
 /// Script that prints the mode, the owner and the device numbers of a device node.
 const NODE: &str = "stat -c '%a %u %t %T' /dev/loop-control";

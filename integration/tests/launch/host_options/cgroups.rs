@@ -176,7 +176,7 @@ fn unlimited() -> Limits {
 fn read(daemon: &Daemon, id: &str, (controller, v1): (&str, &str), v2: &str) -> String {
     let (root, cgroup) = (Path::new("/sys/fs/cgroup"), daemon.record(id).cgroup);
     let files = [root.join(controller).join(&cgroup).join(v1), root.join(&cgroup).join(v2)];
-    let file = files.iter().find(|file| file.exists()).unwrap_or_else(|| panic!("none of {files:?}"));
+    let file = files.iter().find(|file| file.is_file()).unwrap_or_else(|| panic!("none of {files:?}"));
     fs::read_to_string(file).unwrap().trim().to_owned()
 }
 
