@@ -98,6 +98,7 @@ pub(crate) async fn perform(
             return Ok((done, None));
         }
         let ended = tokio::select! {
+            biased; // the pods have the same deadline, and the job must be reported
             () = until(deadline) => {
                 stop(&playing.context, running, &active).await?;
                 let limit = rules.deadline_seconds.unwrap_or_default();
