@@ -21,11 +21,11 @@ pub fn control() -> PathBuf {
 /// Returns the path of one of the product's binaries.
 ///
 /// # Panics
-/// Panics if the binary is missing; `cargo xtask build` builds it.
+/// Panics if the binary is missing; `cargo xtask build --release` builds it.
 pub fn binary(name: &str) -> PathBuf {
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let dir = std::env::var_os("EXECUTOR_DIST").map_or_else(|| workspace.join("target/dist"), PathBuf::from);
     let path = dir.join(name);
-    assert!(path.exists(), "{} does not exist: run `cargo xtask build`", path.display());
+    assert!(path.exists(), "{} does not exist: run `cargo xtask build --release`", path.display());
     path
 }

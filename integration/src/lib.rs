@@ -1,6 +1,6 @@
 //! Harness for tests that run the real binaries, as root, with real containers.
 //!
-//! The binaries are built by `cargo xtask build` (in `target/dist/`, or the directory in `EXECUTOR_DIST`). Every test
+//! The binaries are built by `cargo xtask build --release` (in `target/dist/`, or the directory in `EXECUTOR_DIST`). Every test
 //! has its own run and state directories. A test removes all of its files and processes when it finishes, even if it
 //! fails.
 

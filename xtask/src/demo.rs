@@ -28,7 +28,7 @@ use crate::workspace::{Workspace, is_root};
 /// Options of the demo.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Build and run the optimized programs, which takes twice as long to build
+    /// Build and run the programs that ship, which takes several times as long to build
     #[arg(long)]
     release: bool,
 }
@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         dist::build(workspace)?;
         workspace.dist()
     } else {
-        dist::build_quickly(workspace)?
+        dist::build_unoptimized(workspace)?
     };
     Ok(show(&programs)?.verdict())
 }

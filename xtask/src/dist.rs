@@ -1,10 +1,11 @@
-//! `cargo xtask build`: builds the release binaries, all in `target/dist/`, where they find one another.
+//! `cargo xtask build`: builds all programs into one directory, where they find one another: `target/programs/`, or
+//! `target/dist/` for the programs that ship.
 //!
 //! The launcher is static, so that its shims are small and load no libraries. The other programs are dynamic. No musl
 //! target is necessary: glibc comes with gcc and can be linked statically. A rustc wrapper adds the flag for static
 //! linking only to the launcher. Therefore, a single cargo run builds all programs, and builds each dependency once.
 //!
-//! Cargo works in `target/dist-build/`; `target/dist/` holds only the finished files.
+//! Cargo works in `target/dist-build/`; the other directories hold only the finished files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,8 +15,10 @@ use anyhow::Context as _;
 use crate::workspace::{Workspace, run, step};
 use crate::{elf, needs};
 
-/// Profile of the product.
-const PROFILE: &str = "dist";
+/// Profile of the programs that ship.
+const RELEASE: &str = "release";
+/// Profile that compiles in half the time.
+const QUICK: &str = "quick";
 /// Variable of cargo with the program that is called in place of rustc.
 const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 const WRAPPER_PATH: &str = "xtask/rustc-wrapper";
@@ -42,31 +45,40 @@ pub(crate) const CRI: &str = "executor-cri";
 /// Names of links and the programs that they point to.
 pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERATORS)];
 
-/// Builds the product. Returns a line with path, size and kind of each binary.
+/// Builds the programs that ship. Returns a line with path, size and kind of each binary.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    build_with(workspace, RELEASE, &workspace.dist())
+}
+
+/// Builds the programs with less optimization. Returns a line with path, size and kind of each binary.
+pub(crate) fn build_quick(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    build_with(workspace, QUICK, &workspace.target.join("programs"))
+}
+
+fn build_with(workspace: &Workspace, profile: &str, out: &Path) -> anyhow::Result<Vec<String>> {
     needs::require(&needs::BUILD)?;
     let programs = [CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS, CRI];
     step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
     // Select all packages, so that the tools share dependencies: cargo unites the features of the selected packages.
     let selection = PROGRAMS.iter().flat_map(|name| ["-p", *name, "--bin", *name]);
-    cargo(workspace, PROFILE, &selection.collect::<Vec<_>>())?;
-    elf::require_static(&built(workspace, PROFILE, LAUNCHER))?;
-    std::fs::create_dir_all(workspace.dist())?;
+    cargo(workspace, profile, &selection.collect::<Vec<_>>())?;
+    elf::require_static(&built(workspace, profile, LAUNCHER))?;
+    std::fs::create_dir_all(out)?;
     let mut lines = Vec::new();
     for name in PROGRAMS {
         let kind = if name == LAUNCHER { "static" } else { "dynamic" };
-        let size = install(&built(workspace, PROFILE, name), &workspace.dist().join(name))?;
-        lines.push(format!("{:<40} {:>6.1} MB  {kind}", workspace.dist().join(name).display(), megabytes(size)));
+        let size = install(&built(workspace, profile, name), &out.join(name))?;
+        lines.push(format!("{:<40} {:>6.1} MB  {kind}", out.join(name).display(), megabytes(size)));
     }
-    for (name, program) in link(&workspace.dist())? {
-        lines.push(format!("{:<40} {:>9}  link to {program}", workspace.dist().join(name).display(), ""));
+    for (name, program) in link(out)? {
+        lines.push(format!("{:<40} {:>9}  link to {program}", out.join(name).display(), ""));
     }
     Ok(lines)
 }
 
 /// Builds the programs under test, and returns their directory. The programs have the profile of the tests, so that
 /// each crate is compiled once. Cargo.toml optimizes the crates that wipe secrets, because an optimizer might remove a
-/// wipe. The release binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
+/// wipe. The programs that ship are tested by `vm-test`, `crash`, `adversary` and `soak`.
 pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     let (debug, dir) = (workspace.target.join("debug"), workspace.target.join("tested"));
@@ -101,11 +113,11 @@ fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
     Ok(LINKS)
 }
 
-/// Builds a program that is not part of the product, with the product's profile, and returns its path.
+/// Builds a program that is not part of the product, with the profile of what ships, and returns its path.
 pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
-    cargo(workspace, PROFILE, &["-p", package, "--bin", binary])?;
-    Ok(built(workspace, PROFILE, binary))
+    cargo(workspace, RELEASE, &["-p", package, "--bin", binary])?;
+    Ok(built(workspace, RELEASE, binary))
 }
 
 /// Builds executord and executor-launcher without wiping (feature `residue-control`), and returns their directory. A
@@ -143,7 +155,7 @@ pub(crate) fn build_launcher_with_manual(workspace: &Workspace) -> anyhow::Resul
 
 /// Builds the daemons and agent-cli without optimization, and returns their directory. The demo uses them, because it
 /// needs neither speed nor front ends. The programs share most dependencies with xtask and with the tests.
-pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+pub(crate) fn build_unoptimized(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     step("Building executord, executor-launcher and agent-cli, not optimized");
     let mut command = cargo_for_tests(workspace, &["build"]);

@@ -47,8 +47,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build the release binaries in target/dist/
-    Build,
+    /// Build the programs in target/programs/
+    Build {
+        /// Optimize the programs as for the package, in target/dist/, which takes twice as long
+        #[arg(long)]
+        release: bool,
+    },
     /// Run a container with a secret file, and prove that no copy of the secret is left
     Demo(demo::Options),
     /// Set up the requirements of tests, and run every test
@@ -106,8 +110,9 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find()?;
     match &cli.command {
-        Command::Build => {
-            for binary in dist::build(&workspace)? {
+        Command::Build { release } => {
+            let build = if *release { dist::build } else { dist::build_quick };
+            for binary in build(&workspace)? {
                 println!("{binary}");
             }
             Ok(ExitCode::SUCCESS)

@@ -58,7 +58,7 @@ pub(crate) struct Options {
     /// Number of warm containers of the tests' daemons (`[warm_pool] size`)
     #[arg(long, value_name = "N")]
     warm_pool: Option<u32>,
-    /// Run the tests with the programs of `cargo xtask build`, which takes minutes longer to build
+    /// Run the tests with the programs that ship, which takes several times as long to build
     #[arg(long)]
     release: bool,
     /// End a test program after this many minutes, and fail

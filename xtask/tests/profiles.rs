@@ -20,7 +20,7 @@ fn profile<'a>(manifest: &'a str, name: &str) -> Vec<&'a str> {
 fn a_panic_ends_daemon_and_launcher() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
     assert!(profile(&manifest, "release").contains(&"panic = \"abort\""));
-    assert!(profile(&manifest, "dist").contains(&"inherits = \"release\""));
+    assert!(profile(&manifest, "quick").contains(&"inherits = \"release\""));
     let settings = manifest.lines().filter(|line| line.starts_with("panic ="));
     assert_eq!(settings.count(), 1, "no other profile changes it");
     assert!(profile(&manifest, "nothing").is_empty(), "control failed: a missing profile has lines");
