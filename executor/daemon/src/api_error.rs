@@ -91,9 +91,8 @@ impl ApiError {
 
     /// Creates the error for a pod that does not exist or is not ready.
     pub fn pod_unavailable(id: &str) -> Self {
-        let message = format!("pod: {id:?} does not exist or is not ready");
-        let violations = vec![Violation::new("pod", ViolationReason::Unsuitable.because(message.clone()))];
-        Self { kind: Kind::Precondition, message, violations }
+        let fault = ViolationReason::Unsuitable.because(format!("{id:?} does not exist or is not ready"));
+        Self { kind: Kind::Precondition, ..Self::invalid_field("pod", fault) }
     }
 
     /// Converts a system error: to RESOURCE_EXHAUSTED if a resource is exhausted, otherwise to an internal error.
@@ -169,5 +168,12 @@ mod tests {
         let many = ApiError::invalid((0..1000).map(one).collect());
         assert_eq!(many.message, "1000 violations, first: f[0]: is wrong");
         assert_eq!(many.violations.len(), 1000);
+    }
+
+    #[test]
+    fn unavailable_pod_is_named_once() {
+        let error = ApiError::pod_unavailable("p");
+        assert_eq!(error.message, "pod: \"p\" does not exist or is not ready");
+        assert_eq!(error.violations[0].description, "\"p\" does not exist or is not ready");
     }
 }

@@ -44,13 +44,13 @@ impl Endpoint {
         }
         let base = Origin::new("", true);
         let (origin, path) = Origin::parse(url, &base).ok_or_else(|| format!("{} is not a URL", shown(url)))?;
-        if origin.host.is_empty() || origin.port == 0 {
+        if origin.host.is_empty() {
             return Err(format!("{} has no host", shown(url)));
         }
         // Refuse an invalid port, which would otherwise become the default port.
         let authority = rest.split('/').next().unwrap_or_default();
         let port = authority.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
-        if port.is_some_and(|port| port.parse() != Ok(origin.port)) {
+        if origin.port == 0 || port.is_some_and(|port| port.parse() != Ok(origin.port)) {
             return Err(format!("{} has no valid port", shown(url)));
         }
         Ok(Self { origin, path })

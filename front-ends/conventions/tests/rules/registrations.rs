@@ -43,7 +43,7 @@ fn rule_1_url_must_be_https_with_host() {
         ("https://c.example/?a=b", "has a query"),
         ("https://c.example/#a", "has a fragment"),
         ("https://c.example:x/", "has no valid port"),
-        ("https://c.example:0/", "has no host"),
+        ("https://c.example:0/", "has no valid port"),
         ("https://c.example:99999/", "has no valid port"),
     ] {
         let reported = of_url(url).unwrap_err();
