@@ -16,6 +16,7 @@ pub mod holes;
 pub mod hugepages;
 pub mod identity;
 pub mod kernel_file;
+pub mod kernel_version;
 pub mod landlock;
 pub mod loopdev;
 pub mod memfile;

@@ -14,6 +14,7 @@ use rustix::mount::{
     fsmount, fsopen,
 };
 
+use crate::kernel_version;
 use crate::mount::attach;
 
 /// Maximum number of lower directories. Docker's limit on image layers is 127. The options of mount(2) must fit into
@@ -52,11 +53,9 @@ pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedF
         let why = format!("an overlay needs 1 to {LOWER_MAX} lower directories, not {}", lower.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    match overlay_by(Interface::Each, lower, upper, at) {
-        // An older kernel does not support the option. If the error has another cause, the old interface fails, too.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => overlay_by(Interface::Page, lower, upper, at),
-        result => result,
-    }
+    // An older kernel logs each option that it does not know, so that a first attempt would fill its log.
+    let interface = if kernel_version::running() >= (6, 5) { Interface::Each } else { Interface::Page };
+    overlay_by(interface, lower, upper, at)
 }
 
 fn overlay_by(

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use executor_core::spec::CapabilitySets;
+use executor_sys::kernel_version;
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 use serde::Deserialize;
 use syscalls::Sysno;
@@ -252,23 +253,15 @@ fn applies(rule: &Rule, held: &CapabilitySets) -> bool {
         "aarch64" => arch == "arm64",
         other => arch == other,
     };
-    let since = |version: &Option<String>| version.as_deref().is_none_or(|version| kernel() >= numbers(version));
+    let since = |version: &Option<String>| {
+        version.as_deref().is_none_or(|version| kernel_version::running() >= kernel_version::parse(version))
+    };
     includes.caps.iter().all(has)
         && (includes.arches.is_empty() || includes.arches.iter().any(here))
         && since(&includes.min_kernel)
         && !excludes.caps.iter().any(has)
         && !excludes.arches.iter().any(here)
         && (excludes.min_kernel.is_none() || !since(&excludes.min_kernel))
-}
-
-fn kernel() -> (u32, u32) {
-    numbers(&rustix::system::uname().release().to_string_lossy())
-}
-
-/// Returns the first two numbers of a version.
-fn numbers(version: &str) -> (u32, u32) {
-    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
 fn warnings(unknown: &BTreeSet<&str>) -> Vec<String> {

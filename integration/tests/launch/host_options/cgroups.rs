@@ -269,6 +269,7 @@ fn unified_files_are_refused_on_version_1() {
     } else {
         daemon.api.started(with(high("memory.high")));
         assert_eq!(read(&daemon, "a", ("", ""), "memory.high"), "67108864");
+        daemon.api.delete("a", true).unwrap();
     }
     let absent = Limits { hugepage_bytes: [("64KB".to_owned(), 0)].into(), ..Limits::default() };
     if !Path::new("/sys/kernel/mm/hugepages/hugepages-64kB").exists() {
