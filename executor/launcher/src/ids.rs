@@ -152,13 +152,17 @@ impl Ids {
         let views = dirs.iter().map(view).collect::<io::Result<Vec<_>>>();
         views.map(Some).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => {
-                let why = format!(
-                    "`{about}`: the file system does not support id-mapped mounts, which a user namespace requires; \
-                     use ext4, xfs or btrfs, or set user_namespace to `host` if the policy allows it"
-                );
+                let why = not_mappable(&format!("`{about}`: the file system"));
                 Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)])
             }
             _ => failed(&format!("`{about}`: cannot create an id-mapped mount"), &error),
         })
     }
+}
+/// Returns the message for a file system whose owners cannot be mapped. `subject` begins the message.
+pub(crate) fn not_mappable(subject: &str) -> String {
+    format!(
+        "{subject} does not support id-mapped mounts, which a user namespace requires; use ext4, xfs, btrfs, or tmpfs \
+         on Linux 6.3 or later, or set user_namespace to `host` if the policy allows it"
+    )
 }

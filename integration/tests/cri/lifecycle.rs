@@ -6,16 +6,19 @@ use executor_cri_api::v1::{
     PodSandboxState, PodSandboxStatusRequest, RemoveImageRequest, RuntimeConfigRequest, StatusRequest,
     UpdateContainerResourcesRequest, VersionRequest,
 };
-use integration::cri::KubernetesNode;
+use integration::cri::{KubernetesNode, POLICY};
 use integration::daemon::Setup;
 use integration::wait;
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 
+/// Key of a host without a CNI configuration.
+const NO_CNI: &str = "cni_conf_dir = '/nonexistent'\n";
+
 /// Rules C1 to C4: version, status, handlers and cgroup driver are reported.
 #[test]
 fn runtime_describes_itself() {
-    let node = KubernetesNode::start();
+    let node = KubernetesNode::with(Setup::default().config(&format!("[policy]\n{NO_CNI}{POLICY}")));
     let mut runtime = node.runtime();
     let version = node.block_on(runtime.version(VersionRequest::default())).unwrap().into_inner();
     assert_eq!((&*version.version, &*version.runtime_name, &*version.runtime_api_version), ("0.1.0", "executor", "v1"));
@@ -389,8 +392,11 @@ fn check_names_missing_keys() {
         assert!(printed.contains(line), "{printed}");
     }
     drop(node);
-    let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n[images]\nallow = []\nallow_archives = true\n";
-    let (is_complete, printed) = check(&KubernetesNode::with(Setup::default().config(closed)));
+    let closed = format!(
+        "[policy]\n{NO_CNI}allow_host_userns = true\nkeep_until_deleted_max = 10\n\
+         [images]\nallow = []\nallow_archives = true\n"
+    );
+    let (is_complete, printed) = check(&KubernetesNode::with(Setup::default().config(&closed)));
     assert!(!is_complete && !printed.contains("allow_host_userns"), "{printed}");
     for key in [
         "allow_no_limits",

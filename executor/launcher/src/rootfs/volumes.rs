@@ -44,7 +44,7 @@ use crate::disk;
 use crate::errors::{failed, plain};
 use crate::files::ensure_dir;
 use crate::host::Host;
-use crate::ids::Ids;
+use crate::ids::{Ids, not_mappable};
 use crate::pods::Pod;
 use host_path::HostPathVolume;
 pub(crate) use host_path::LateMount;
@@ -339,10 +339,9 @@ impl Maker<'_> {
         let found = open_dir_or_file_beneath(opened.as_fd(), below).map_err(|error| unfit_below(&error))?;
         let view = clone_tree(found.as_fd(), Path::new(""), false).map_err(system("cannot clone the mount"))?;
         self.ids.map_mount(view.as_fd(), false).map_err(|error| match error.raw_os_error() {
-            Some(libc::EINVAL | libc::EPERM) => unfit(Unsupported.because(format!(
-                "`{name}`: the file system does not support id-mapped mounts, which a user namespace requires; use \
-                 ext4, xfs, btrfs or tmpfs, or set user_namespace to `host` if the policy allows it"
-            ))),
+            Some(libc::EINVAL | libc::EPERM) => {
+                unfit(Unsupported.because(not_mappable(&format!("`{name}`: the file system"))))
+            }
             _ => failed(&format!("`{name}`: cannot create an id-mapped mount"), &error).into(),
         })?;
         restrict_mount_with(&view, *read_only, *no_exec).map_err(system("cannot set the attributes of the mount"))?;

@@ -27,7 +27,7 @@ use super::{NotMounted, explain, is_closed_above, is_nosuid, reason_of, unfit_su
 use crate::cgroup::Hierarchies;
 use crate::errors::{failed, plain};
 use crate::host::Host;
-use crate::ids::Ids;
+use crate::ids::{Ids, not_mappable};
 
 /// A volume whose source is a path of the host.
 pub(super) struct HostPathVolume<'a> {
@@ -84,12 +84,7 @@ impl HostPathVolume<'_> {
         self.ids.map_mount(view.as_fd(), asked.recursive).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => {
                 let place = if asked.recursive { "a file system at or below the path" } else { "the file system" };
-                let why = format!(
-                    "`{}`: {place} does not support id-mapped mounts, which a user namespace requires; \
-                     use ext4, xfs, btrfs or tmpfs, or set user_namespace to `host` if the policy allows it",
-                    self.shown()
-                );
-                self.unfit("path", Unsupported.because(why))
+                self.unfit("path", Unsupported.because(not_mappable(&format!("`{}`: {place}", self.shown()))))
             }
             _ => self.failed("cannot create an id-mapped mount", &error),
         })?;
