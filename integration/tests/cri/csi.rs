@@ -219,6 +219,9 @@ fn volumes_become_files_of_containers() {
     assert_eq!(output(&node, &id, password), canary.as_str(), "control: the program has the value");
     let mounted = output(&node, &id, "cat /proc/mounts");
     assert!(!mounted.contains("executor-csi"), "the volume of the host is not mounted: {mounted}");
+    for directory in [" /run/secrets/all ", " /run/secrets/db ", " /linked "] {
+        assert!(mounted.contains(directory), "{directory} is mounted as a whole: {mounted}");
+    }
     shelf.put("token", "second token");
     wait::until("the new value is in the container", || {
         (output(&node, &id, "cat /etc/token /run/secrets/all/token") == "second tokensecond token").then_some(())

@@ -51,6 +51,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     let has_host_ids = !sandbox::has_id_map(origin.sandbox_config);
     let has_all_devices = security.privileged && origin.allows_all_devices && has_host_ids;
     let mut run = RunRequest {
+        file_directories: origin.secrets.lower_directories(&config),
         labels,
         nonce,
         rootfs: origin.rootfs.to_owned(),

@@ -103,6 +103,8 @@ pub(super) fn check_references<'a>(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestSecrets {
     all: Vec<RequestSecret>,
+    /// Directories at which volumes are mounted, by the index of the mount in the kubelet's request.
+    directories: BTreeMap<usize, String>,
     /// Volumes whose secrets are in the request, by id, each with the token of its provider if there is one.
     volumes: BTreeMap<String, Option<PodToken>>,
 }
@@ -130,6 +132,11 @@ impl RequestSecrets {
         self.all.push(RequestSecret { field, mount: Some(mount), input });
     }
 
+    /// Adds the directory at which a volume, or a directory of it, is mounted.
+    pub(super) fn add_directory(&mut self, mount: usize, path: String) {
+        self.directories.insert(mount, path);
+    }
+
     /// Adds a volume, with the token for its provider if there is one.
     pub(crate) fn add_volume(&mut self, volume: &str, token: Option<PodToken>) {
         self.volumes.insert(volume.to_owned(), token);
@@ -153,6 +160,17 @@ impl RequestSecrets {
             }
         }
         by_provider.into_values().map(PodToken::lowered).collect()
+    }
+
+    /// Returns the directories that contain only files of volumes: executord mounts each as a whole, so that its files
+    /// change in one step.
+    pub(crate) fn lower_directories(&self, config: &ContainerConfig) -> Vec<String> {
+        let is_below = |directory: &str, path: &str| {
+            Path::new("/").join(path.trim_matches('/')).strip_prefix(directory).is_ok_and(|rest| rest != Path::new(""))
+        };
+        let contains_mount =
+            |directory: &str| config.mounts.iter().any(|mount| is_below(directory, &mount.container_path));
+        self.directories.values().filter(|directory| !contains_mount(directory)).cloned().collect()
     }
 
     /// Returns true if secret files replace a mount.

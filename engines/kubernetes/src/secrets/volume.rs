@@ -68,7 +68,10 @@ impl VolumeSecrets {
             let Some(rest) = path.strip_prefix(sub_path) else { continue };
             let path = match rest.strip_prefix('/').unwrap_or(rest) {
                 "" => format!("/{container_path}"),
-                below if sub_path.is_empty() || rest.starts_with('/') => format!("/{container_path}/{below}"),
+                below if sub_path.is_empty() || rest.starts_with('/') => {
+                    request.add_directory(mount, format!("/{container_path}"));
+                    format!("/{container_path}/{below}")
+                }
                 _ => continue,
             };
             let target = Target::File { path, mode: *mode, group: group.clone() };
@@ -117,6 +120,10 @@ mod tests {
             violations.check().unwrap();
             let paths: Vec<_> = action.volume_mounted_files.iter().map(|file| &*file.path).collect();
             assert_eq!(paths, expected, "{sub_path}");
+            let directories: &[&str] = if expected == ["/run/s"] { &[] } else { &["/run/s"] };
+            assert_eq!(request.lower_directories(&config), directories, "{sub_path}");
+            let config = ContainerConfig { mounts: vec![mount("/run/s"), mount("/run/s/x/")], ..config };
+            assert!(request.lower_directories(&config).is_empty(), "another mount is in the directory");
             assert_eq!(action.volume_mounted_files[0].from.clone().unwrap().provider, "vault");
             assert!(request.replaces(0) && !request.replaces(1));
         }
