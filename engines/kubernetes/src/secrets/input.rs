@@ -1,6 +1,6 @@
 //! Files and variables by reference: checks the rules, and sets the fields of executord's request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use executor_client::v1::{self, EnvironmentVariable, File, ProviderToken, RunAction};
@@ -103,8 +103,6 @@ pub(super) fn check_references<'a>(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestSecrets {
     all: Vec<RequestSecret>,
-    /// Directories at which volumes are mounted, by the index of the mount in the kubelet's request.
-    directories: BTreeMap<usize, String>,
     /// Volumes whose secrets are in the request, by id, each with the token of its provider if there is one.
     volumes: BTreeMap<String, Option<PodToken>>,
 }
@@ -132,11 +130,6 @@ impl RequestSecrets {
         self.all.push(RequestSecret { field, mount: Some(mount), input });
     }
 
-    /// Adds the directory at which a volume, or a directory of it, is mounted.
-    pub(super) fn add_directory(&mut self, mount: usize, path: String) {
-        self.directories.insert(mount, path);
-    }
-
     /// Adds a volume, with the token for its provider if there is one.
     pub(crate) fn add_volume(&mut self, volume: &str, token: Option<PodToken>) {
         self.volumes.insert(volume.to_owned(), token);
@@ -162,15 +155,20 @@ impl RequestSecrets {
         by_provider.into_values().map(PodToken::lowered).collect()
     }
 
-    /// Returns the directories that contain only files of volumes: executord mounts each as a whole, so that its files
-    /// change in one step.
+    /// Returns the mount points of volumes that contain only secret files. executord mounts each as a whole, so that the
+    /// files change in one step. A volume of which `subPath` selects one file has no directory.
     pub(crate) fn lower_directories(&self, config: &ContainerConfig) -> Vec<String> {
-        let is_below = |directory: &str, path: &str| {
-            Path::new("/").join(path.trim_matches('/')).strip_prefix(directory).is_ok_and(|rest| rest != Path::new(""))
-        };
-        let contains_mount =
-            |directory: &str| config.mounts.iter().any(|mount| is_below(directory, &mount.container_path));
-        self.directories.values().filter(|directory| !contains_mount(directory)).cloned().collect()
+        let mounts = mount_points(config);
+        let is_below = |path: &str, directory: &str| path != directory && Path::new(path).starts_with(directory);
+        let with_files: BTreeSet<&String> = self
+            .all
+            .iter()
+            .filter_map(|secret| Some((mounts.get(secret.mount?)?, secret.input.target.name().1)))
+            .filter(|(directory, path)| is_below(path, directory))
+            .map(|(directory, _)| directory)
+            .collect();
+        let contains_mount = |directory: &str| mounts.iter().any(|mount| is_below(mount, directory));
+        with_files.into_iter().filter(|directory| !contains_mount(directory)).cloned().collect()
     }
 
     /// Returns true if secret files replace a mount.
@@ -201,8 +199,7 @@ impl RequestSecrets {
 
     /// Checks that no file overlaps a mount other than its own, and that no variable is set twice.
     fn check_conflicts(&self, config: &ContainerConfig, violations: &mut Violations) {
-        let mounts: Vec<String> =
-            config.mounts.iter().map(|mount| format!("/{}", mount.container_path.trim_matches('/'))).collect();
+        let mounts = mount_points(config);
         for RequestSecret { field, mount: own, input } in &self.all {
             let (kind, target) = input.target.name();
             let field = format!("{field}.{kind}");
@@ -259,6 +256,11 @@ impl RequestSecrets {
             return;
         }
     }
+}
+
+/// Returns the container path of each mount, as an absolute path.
+fn mount_points(config: &ContainerConfig) -> Vec<String> {
+    config.mounts.iter().map(|mount| format!("/{}", mount.container_path.trim_matches('/'))).collect()
 }
 
 #[cfg(test)]

@@ -68,10 +68,7 @@ impl VolumeSecrets {
             let Some(rest) = path.strip_prefix(sub_path) else { continue };
             let path = match rest.strip_prefix('/').unwrap_or(rest) {
                 "" => format!("/{container_path}"),
-                below if sub_path.is_empty() || rest.starts_with('/') => {
-                    request.add_directory(mount, format!("/{container_path}"));
-                    format!("/{container_path}/{below}")
-                }
+                below if sub_path.is_empty() || rest.starts_with('/') => format!("/{container_path}/{below}"),
                 _ => continue,
             };
             let target = Target::File { path, mode: *mode, group: group.clone() };
